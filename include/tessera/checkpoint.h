@@ -6,7 +6,8 @@
 //   <folder>/lock                                 locked while a run saves there, see CheckpointLock
 //
 // A shard is stored by the rank of the first replica that holds it, and a replica's slice by its own rank. A
-// replicated buffer is stored by the first rank of the shard group only. Every rank must see the folder.
+// replicated buffer is stored by the first rank of the shard group only, and one that tensor ranks have
+// copies of by the first of them. Every rank must see the folder.
 #pragma once
 
 #include <filesystem>
@@ -99,9 +100,10 @@ PendingCheckpoint begin_checkpoint(const std::filesystem::path& folder, Communic
                                    const RunState& state, int keep = 2);
 
 // Reads what save_checkpoint() wrote. The engine must have the same units and optimizer, including the type
-// of its moments. Mesh, strategy and number of ranks may differ: every rank reads what it holds from the
-// files that have it, in whole buffers, whose checksums it checks. Collective, between steps. `path` is a
-// checkpoint's own folder, or the folder of all checkpoints, from which the newest is taken.
+// of its moments. Mesh, strategy, cuts over tensor ranks and number of ranks may differ: every rank reads
+// what it holds from the files that have it, and checks the checksums of all that it reads. What several
+// tensor ranks saved it reads in blocks of a MiB, what one saved in whole buffers. Collective, between steps.
+// `path` is a checkpoint's own folder, or the folder of all checkpoints, from which the newest is taken.
 // Throws UsageError naming what differs, and EnvironmentError for a file that is missing, truncated or
 // damaged, the same on all ranks. After a checksum that does not match, the engine can only continue by
 // initialize() or by loading another checkpoint.

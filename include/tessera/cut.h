@@ -71,12 +71,15 @@ class TensorShares {
   // Where global elements [begin, end) are, ascending. They are covered exactly once: for a parameter that is
   // not cut, by tensor rank 0. UsageError unless 0 ≤ begin ≤ end ≤ global_numel().
   std::vector<ShareRun> of_parameter(std::int64_t begin, std::int64_t end) const;
+  // Whether each rank has the same elements in the same order.
+  bool operator==(const TensorShares&) const = default;
 
  private:
   // Along the dim.
   struct Segment {
     std::int64_t global = 0, global_length = 0;  // in the parameter
     std::int64_t local = 0, length = 0;          // in a share
+    bool operator==(const Segment&) const = default;
   };
   std::int64_t local_row() const { return (segments_.back().local + segments_.back().length) * inner_; }
   std::int64_t global_row() const {

@@ -21,7 +21,8 @@ std::vector<PersistentBuffer> buffers_of(Engine& engine) {
       buffers.push_back({.flat = flat,
                          .state = state,
                          .spread = state == StateKind::parameter ? spreads.parameters : spreads.states,
-                         .bytes = bytes});
+                         .bytes = bytes,
+                         .cut = layout.flat(flat).over == TensorShare::cut});
     }
   }
   return buffers;
@@ -55,10 +56,15 @@ void BufferWriter::flush() {
   piece_.clear();
 }
 
-void BufferWriter::finish() {
+void BufferWriter::zero_until(std::int64_t end) {
   constexpr std::int64_t kAtOnce = 4096;
   const std::array<std::byte, kAtOnce> zeros{};
-  while (left() > 0) append(std::span(zeros).first(static_cast<std::size_t>(std::min(kAtOnce, left()))));
+  while (appended() < end)
+    append(std::span(zeros).first(static_cast<std::size_t>(std::min(kAtOnce, end - appended()))));
+}
+
+void BufferWriter::finish() {
+  zero_until(buffer_.bytes);
   if (!piece_.empty()) flush();
 }
 
@@ -71,6 +77,7 @@ int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer) {
   Coordinates place = mesh.coordinates(rank);
   for (const Axis axis : {Axis::shard, Axis::replicate})
     if (!buffer.spread.axes.contains(axis)) place[axis] = 0;
+  if (!buffer.cut) place[Axis::tensor] = 0;
   return mesh.rank(place);
 }
 

@@ -16,6 +16,7 @@ struct PersistentBuffer {
   StateKind state = StateKind::parameter;
   Spread spread = {};  // how it is spread over the ranks
   std::int64_t bytes = 0;
+  bool cut = false;  // each rank along the tensor axis has other parameters' elements in it
 };
 
 // The bytes of one element of a state, with moments of this type.
@@ -31,11 +32,13 @@ class BufferWriter {
   explicit BufferWriter(Engine& engine) : engine_(engine) {}
   void begin(const PersistentBuffer& buffer);
   void append(std::span<const std::byte> bytes);
+  // Fills the buffer with zeros up to byte `end`.
+  void zero_until(std::int64_t end);
   // Fills the rest of the buffer with zeros.
   void finish();
 
  private:
-  std::int64_t left() const { return buffer_.bytes - written_ - static_cast<std::int64_t>(piece_.size()); }
+  std::int64_t appended() const { return written_ + static_cast<std::int64_t>(piece_.size()); }
   void flush();
 
   Engine& engine_;
@@ -48,9 +51,9 @@ class BufferWriter {
 // The elements of the flat that lie in the buffer on this rank.
 ElementRange elements_of(const Engine& engine, const PersistentBuffer& buffer);
 
-// The rank whose file stores the buffer that `rank` holds: the rank of the first replica and, for a whole
-// buffer, the first of the shard group. If replicas hold slices, it is `rank` itself. Pipeline ranks that
-// share a buffer each store it.
+// The rank whose file stores the buffer that `rank` holds: the rank of the first replica, for a whole buffer
+// the first of the shard group, and unless it is cut the first of the tensor group. If replicas hold slices,
+// it is of its own replica. Pipeline ranks that share a buffer each store it.
 int storing_rank(const Mesh& mesh, int rank, const PersistentBuffer& buffer);
 
 }  // namespace tessera::checkpoint

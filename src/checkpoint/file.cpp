@@ -37,6 +37,7 @@ int uninterrupted(const Call& call) {
 }  // namespace
 
 std::atomic<Pwrite> file_pwrite = ::pwrite;
+std::atomic<Pread> file_pread = ::pread;
 
 FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes, const char* kind)
     : path_(std::move(path)), bytes_(bytes), kind_(kind), blocks_(nullptr, std::free) {
@@ -145,7 +146,7 @@ FileReader::~FileReader() { ::close(file_); }
 void FileReader::read(std::int64_t offset, std::span<std::byte> data) const {
   while (!data.empty()) {
     const std::size_t part = std::min<std::size_t>(data.size(), kLargestCall);
-    const ssize_t done = ::pread(file_, data.data(), part, offset);
+    const ssize_t done = file_pread.load()(file_, data.data(), part, offset);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0)
       throw EnvironmentError(fmt::format("cannot read {} bytes at offset {} of {} file '{}': {}", data.size(),

@@ -14,9 +14,11 @@
 
 namespace tessera::checkpoint {
 
-// The pwrite(2) of every file. Tests replace it.
+// The pwrite(2) and pread(2) of every file. Tests replace them.
 using Pwrite = ssize_t (*)(int, const void*, std::size_t, off_t);
+using Pread = ssize_t (*)(int, void*, std::size_t, off_t);
 extern std::atomic<Pwrite> file_pwrite;
+extern std::atomic<Pread> file_pread;
 
 // Writes one file. Every member throws EnvironmentError with path, bytes and the system's reason.
 //

@@ -17,7 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 2;                            // 1 had a loss scaler of every run, and no tokens
+// 1 had a loss scaler of every run, and no tokens. 3 is of several tensor ranks: it has cuts, and checksums
+// of blocks. What one tensor rank stores is still 2.
+constexpr int kVersion = 3, kUncutVersion = 2;
 constexpr std::uint64_t kMagic = 0x314152455353'4554;  // "TESSERA1", little-endian
 constexpr std::int64_t kPrefixBytes = 32;
 constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
@@ -40,6 +42,21 @@ Placement parse_placement(const std::string& name) {
   throw std::invalid_argument("placement '" + name + "'");
 }
 
+// The checksums of blocks, one behind the other.
+std::string hex(const std::vector<std::uint64_t>& values) {
+  std::string text;
+  for (const std::uint64_t value : values) text += hex(value);
+  return text;
+}
+std::vector<std::uint64_t> parse_hexes(const std::string& text) {
+  constexpr std::size_t kDigits = 16;
+  if (text.size() % kDigits != 0) throw std::invalid_argument("checksums of blocks that are cut off");
+  std::vector<std::uint64_t> values;
+  for (std::size_t at = 0; at < text.size(); at += kDigits)
+    values.push_back(parse_hex(text.substr(at, kDigits)));
+  return values;
+}
+
 StateKind parse_state(const std::string& name) {
   for (const StateKind state :
        {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2})
@@ -51,15 +68,32 @@ json to_json(const std::vector<StoredUnit>& units) {
   json result = json::array();
   for (const StoredUnit& unit : units) {
     json parameters = json::array();
-    for (const StoredParameter& p : unit.parameters)
+    for (const StoredParameter& p : unit.parameters) {
       parameters.push_back({{"name", p.name},
                             {"shape", p.shape},
                             {"type", p.dtype},
                             {"trainable", p.trainable},
                             {"tied_to", p.tied_to}});
+      if (p.cut.dim >= 0)
+        parameters.back()["cut"] = {
+            {"dim", p.cut.dim}, {"segments", p.cut.segments}, {"padded", p.cut.padded}};
+      if (p.gradient == GradientOver::partial) parameters.back()["gradient"] = "partial";
+    }
     result.push_back({{"name", unit.name}, {"parameters", std::move(parameters)}});
   }
   return result;
+}
+
+Cut cut_of(const json& j) {
+  return {.dim = j.at("dim"),
+          .segments = j.at("segments").get<std::vector<std::int64_t>>(),
+          .padded = j.at("padded")};
+}
+
+GradientOver gradient_of(const std::string& name) {
+  if (name == "partial") return GradientOver::partial;
+  if (name != "copied") throw std::invalid_argument("gradient '" + name + "'");
+  return GradientOver::copied;
 }
 
 std::vector<StoredUnit> units_of(const json& all) {
@@ -71,7 +105,9 @@ std::vector<StoredUnit> units_of(const json& all) {
                                  .shape = p.at("shape").get<Shape>(),
                                  .dtype = p.at("type"),
                                  .trainable = p.at("trainable"),
-                                 .tied_to = p.at("tied_to")});
+                                 .tied_to = p.at("tied_to"),
+                                 .cut = p.contains("cut") ? cut_of(p.at("cut")) : Cut(),
+                                 .gradient = gradient_of(p.value("gradient", "copied"))});
     units.push_back(std::move(unit));
   }
   return units;
@@ -95,7 +131,7 @@ std::optional<LossScaleState> loss_scaler_of(const json& j) {
 
 json to_json(const Header& header) {
   json buffers = json::array();
-  for (const StoredBuffer& b : header.buffers)
+  for (const StoredBuffer& b : header.buffers) {
     buffers.push_back({{"unit", b.unit},
                        {"flat", b.flat},
                        {"state", name_of(b.state)},
@@ -103,7 +139,9 @@ json to_json(const Header& header) {
                        {"offset", b.offset},
                        {"bytes", b.bytes},
                        {"xxh3", hex(b.checksum)}});
-  return {{"version", kVersion},
+    if (!b.blocks.empty()) buffers.back()["blocks"] = hex(b.blocks);
+  }
+  return {{"version", header.mesh.tensor > 1 ? kVersion : kUncutVersion},
           {"rank", header.rank},
           {"step", header.state.step},
           {"samples", header.state.samples},
@@ -141,7 +179,8 @@ std::vector<StoredBuffer> buffers_of(const json& all) {
                        .whole = b.at("whole"),
                        .offset = b.at("offset"),
                        .bytes = b.at("bytes"),
-                       .checksum = parse_hex(b.at("xxh3"))});
+                       .checksum = parse_hex(b.at("xxh3")),
+                       .blocks = parse_hexes(b.value("blocks", ""))});
   return buffers;
 }
 
@@ -187,6 +226,12 @@ void check_buffers(const Header& header, std::int64_t offset, const FileReader& 
     if (buffer.offset > file.bytes() || buffer.bytes > file.bytes() - buffer.offset)
       damaged(file, "its buffers do not fit into it");
     offset = buffer.offset + buffer.bytes;
+    if (buffer.blocks.empty()) continue;
+    const std::vector<std::uint64_t>& blocks = buffer.blocks;
+    if (static_cast<std::int64_t>(blocks.size()) != blocks_in(buffer.bytes) ||
+        checksum_of(std::as_bytes(std::span(blocks))) != buffer.checksum)
+      damaged(file, fmt::format("its checksums of the {} of unit {} do not fit each other",
+                                name_of(buffer.state), buffer.unit));
   }
   if (offset != file.bytes()) damaged(file, "its buffers do not fill it");
 }
@@ -253,7 +298,8 @@ Header decode(const FileReader& file) {
     damaged(file, fmt::format("checksum of the header is {}, expected {}", hex(found), hex(prefix[2])));
   try {
     const json parsed = json::parse(text);
-    if (const json& version = parsed.at("version"); version != 1 && version != kVersion)
+    if (const json& version = parsed.at("version");
+        version != 1 && version != kUncutVersion && version != kVersion)
       throw UnsupportedError(fmt::format("checkpoint file '{}' has version {}; this build reads 1 to {}",
                                          file.path().string(), version.dump(), kVersion));
     Header header = header_of(parsed);

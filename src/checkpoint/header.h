@@ -21,8 +21,14 @@ struct StoredBuffer {
   bool whole = false;
   std::int64_t offset = 0;  // in the file
   std::int64_t bytes = 0;
-  std::uint64_t checksum = 0;  // XXH3, 64 bits
+  std::uint64_t checksum = 0;  // XXH3, 64 bits; of `blocks` if there are any, otherwise of all bytes
+  // The checksums of its blocks of kChecksumBytes, the last of which may be shorter: parts of it can be
+  // checked by themselves. Empty in a checkpoint of one tensor rank.
+  std::vector<std::uint64_t> blocks = {};
 };
+inline constexpr std::int64_t kChecksumBytes = std::int64_t{1} << 20;
+// The number of such blocks in so many bytes.
+constexpr std::int64_t blocks_in(std::int64_t bytes) { return (bytes + kChecksumBytes - 1) / kChecksumBytes; }
 
 struct StoredParameter {
   std::string name;
@@ -30,6 +36,9 @@ struct StoredParameter {
   std::string dtype;
   bool trainable = true;
   std::string tied_to;
+  // Not stored, and as here, in a checkpoint of one tensor rank.
+  Cut cut = {};
+  GradientOver gradient = GradientOver::copied;
   bool operator==(const StoredParameter&) const = default;
 };
 

@@ -65,8 +65,11 @@ std::vector<std::string> missing_files(const fs::path& folder, const Header& fir
 }
 
 void verify_buffers(const OpenFile& file) {
-  for (const StoredBuffer& stored : file.header.buffers)
-    read_buffer(file.reader, stored, [](std::span<const std::byte>, std::int64_t) {});
+  for (const StoredBuffer& stored : file.header.buffers) {
+    BufferReader reader(file.reader, stored);
+    reader.read(0, stored.bytes, [](std::span<const std::byte>) {});
+    reader.finish();
+  }
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 // there.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
@@ -17,54 +19,69 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
+// The stored buffers that are being read: one of each flat and tensor rank that stored it, as runs of it are
+// ascending.
+class OpenBuffers {
+ public:
+  template <class Use>
+  void read(const StoredRun& run, std::int64_t element, const Use& use) {
+    std::unique_ptr<Open>& open = open_[{run.buffer->flat, run.tensor_rank}];
+    if (!open || open->buffer != run.buffer) {
+      if (open) open->reader.finish();
+      open = std::make_unique<Open>(run);
+    }
+    open->reader.read(run.stored * element, (run.stored + run.numel) * element, use);
+  }
+  void finish() {
+    for (const auto& [of, open] : open_) open->reader.finish();
+  }
+
+ private:
+  struct Open {
+    explicit Open(const StoredRun& run)
+        : file(run.file->path), buffer(run.buffer), reader(file, *run.buffer) {}
+    FileReader file;
+    const StoredBuffer* buffer;
+    BufferReader reader;
+  };
+  std::map<std::pair<FlatId, int>, std::unique_ptr<Open>> open_;
+};
+
 // Where each buffer of this rank comes from.
 class Source {
  public:
-  Source(const fs::path& folder, Engine& engine) : engine_(engine), stored_(folder, engine) {
-    for (const PersistentBuffer& buffer : buffers_of(engine)) {
-      const auto [begin, end] = elements_of(engine, buffer);
-      moves_.push_back(
-          {.buffer = buffer, .begin = begin, .pieces = stored_.find(buffer.flat, buffer.state, begin, end)});
-    }
+  Source(const fs::path& folder, Engine& engine)
+      : engine_(engine), stored_(folder, engine), buffers_(buffers_of(engine)) {
+    for (const PersistentBuffer& buffer : buffers_) each_run(buffer, [](const StoredRun&) {});
   }
 
   const Header& header() const { return stored_.header(); }
 
-  void read() const {
+  void read() {
     BufferWriter writer(engine_);
-    for (const Move& move : moves_) {
-      writer.begin(move.buffer);
-      for (const StoredPiece& piece : move.pieces) read_piece(move, piece, writer);
-      writer.finish();  // of padding that was not stored
+    for (const PersistentBuffer& buffer : buffers_) {
+      const ElementRange held = elements_of(engine_, buffer);
+      const std::int64_t element = buffer.bytes / held.numel();
+      writer.begin(buffer);
+      OpenBuffers open;
+      each_run(buffer, [&](const StoredRun& run) {
+        writer.zero_until((run.begin - held.begin) * element);  // padding
+        open.read(run, element, [&](std::span<const std::byte> piece) { writer.append(piece); });
+      });
+      open.finish();
+      writer.finish();
     }
   }
 
  private:
-  struct Move {
-    PersistentBuffer buffer;
-    std::int64_t begin = 0;  // of the flat's elements
-    std::vector<StoredPiece> pieces;
-  };
-
-  // All of the piece, for its checksum; of that goes on what lies within the buffer.
-  static void read_piece(const Move& move, const StoredPiece& piece, BufferWriter& writer) {
-    const std::int64_t element = piece.buffer->bytes / (piece.end - piece.begin);
-    // Where it begins in the buffer; before it, where the piece begins earlier.
-    const std::int64_t begin = (piece.begin - move.begin) * element;
-    read_buffer(
-        FileReader(piece.file->path), *piece.buffer,
-        [&](std::span<const std::byte> bytes, std::int64_t place) {
-          const std::int64_t at = begin + place;
-          const std::int64_t from = std::max<std::int64_t>(0, -at);
-          const std::int64_t to = std::min(static_cast<std::int64_t>(bytes.size()), move.buffer.bytes - at);
-          if (from < to)
-            writer.append(bytes.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
-        });
+  void each_run(const PersistentBuffer& buffer, const std::function<void(const StoredRun&)>& visit) {
+    const auto [begin, end] = elements_of(engine_, buffer);
+    stored_.each(buffer.flat, buffer.state, begin, end, visit);
   }
 
   Engine& engine_;
   StoredStates stored_;
-  std::vector<Move> moves_;
+  const std::vector<PersistentBuffer> buffers_;
 };
 
 // Ranks may see different folders, or the newest checkpoint at different times.

@@ -33,22 +33,48 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
                     path, header.contents, first.contents));
 }
 
-void read_buffer(const FileReader& file, const StoredBuffer& stored,
-                 const std::function<void(std::span<const std::byte> piece, std::int64_t place)>& use) {
-  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;  // is still in a cache when it is used
-  std::vector<std::byte> memory(static_cast<std::size_t>(std::min(kAtOnce, stored.bytes)));
-  Checksum checksum;
-  for (std::int64_t done = 0; done < stored.bytes; done += kAtOnce) {
-    const auto piece =
-        std::span(memory).first(static_cast<std::size_t>(std::min(kAtOnce, stored.bytes - done)));
-    file.read(stored.offset + done, piece);
-    checksum.add(piece);
-    use(piece, done);
+BufferReader::BufferReader(const FileReader& file, const StoredBuffer& stored)
+    : file_(file),
+      stored_(stored),
+      memory_(static_cast<std::size_t>(std::min(kChecksumBytes, stored.bytes))) {}
+
+std::span<const std::byte> BufferReader::load(std::int64_t block) {
+  const std::int64_t begin = block * kChecksumBytes;
+  const auto bytes =
+      std::span(memory_).first(static_cast<std::size_t>(std::min(kChecksumBytes, stored_.bytes - begin)));
+  if (block == block_) return bytes;
+  file_.read(stored_.offset + begin, bytes);
+  block_ = block;
+  if (stored_.blocks.empty())
+    checksum_.add(bytes);
+  else
+    check(checksum_of(bytes), stored_.blocks[static_cast<std::size_t>(block)]);
+  return bytes;
+}
+
+void BufferReader::read(std::int64_t begin, std::int64_t end,
+                        const std::function<void(std::span<const std::byte> piece)>& use) {
+  while (begin < end) {
+    const std::int64_t block = begin / kChecksumBytes, from = begin - block * kChecksumBytes;
+    if (stored_.blocks.empty())  // whose checksum is of all bytes in their order
+      while (block_ + 1 < block) load(block_ + 1);
+    const std::int64_t bytes = std::min(end - begin, kChecksumBytes - from);
+    use(load(block).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(bytes)));
+    begin += bytes;
   }
-  if (const std::uint64_t found = checksum.value(); found != stored.checksum)
+}
+
+void BufferReader::finish() {
+  if (!stored_.blocks.empty()) return;
+  while (block_ + 1 < blocks_in(stored_.bytes)) load(block_ + 1);
+  check(checksum_.value(), stored_.checksum);
+}
+
+void BufferReader::check(std::uint64_t found, std::uint64_t expected) const {
+  if (found != expected)
     throw EnvironmentError(fmt::format(
         "checkpoint file '{}' is damaged: checksum of the {} of unit {} is {:016x}, expected {:016x}",
-        file.path().string(), name_of(stored.state), stored.unit, found, stored.checksum));
+        file_.path().string(), name_of(stored_.state), stored_.unit, found, expected));
 }
 
 }  // namespace tessera::checkpoint

@@ -1,9 +1,12 @@
 // A checkpoint's file that is open for reading, and its checks.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
+#include "src/checkpoint/checksum.h"
 #include "src/checkpoint/header.h"
 
 namespace tessera::checkpoint {
@@ -18,9 +21,31 @@ struct OpenFile {
 // 0's header.
 void check_belongs(const OpenFile& file, int rank, const Header& first);
 
-// Reads a whole buffer and calls use(piece, offset in the buffer) for each piece of about a MiB. After the
-// last piece, throws EnvironmentError naming file and buffer if the checksum differs from the stored one.
-void read_buffer(const FileReader& file, const StoredBuffer& stored,
-                 const std::function<void(std::span<const std::byte> piece, std::int64_t place)>& use);
+// Reads parts of a stored buffer in ascending order, and checks them: block by block where the header has
+// checksums of blocks, otherwise all of the buffer, whatever is asked for. Blocks of about a MiB are read
+// once each.
+class BufferReader {
+ public:
+  // Both outlive this.
+  BufferReader(const FileReader& file, const StoredBuffer& stored);
+
+  // Calls use(piece) for bytes [begin, end) of the buffer, in order. `begin` must not be before the end of
+  // the call before. Throws EnvironmentError naming file and buffer if a checksum differs from the stored
+  // one.
+  void read(std::int64_t begin, std::int64_t end,
+            const std::function<void(std::span<const std::byte> piece)>& use);
+  // Checks what read() could not. Throws as that does.
+  void finish();
+
+ private:
+  std::span<const std::byte> load(std::int64_t block);
+  void check(std::uint64_t found, std::uint64_t expected) const;
+
+  const FileReader& file_;
+  const StoredBuffer& stored_;
+  std::vector<std::byte> memory_;
+  std::int64_t block_ = -1;  // that is in the memory
+  Checksum checksum_;        // of all blocks so far, where they have none of their own
+};
 
 }  // namespace tessera::checkpoint

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "src/checkpoint/buffer_checksum.h"
 #include "src/checkpoint/checksum.h"
 
 namespace tessera::checkpoint {
@@ -12,12 +13,15 @@ namespace tessera::checkpoint {
 namespace {
 
 Header with_buffers(Header header, const Layout& layout, const std::vector<PersistentBuffer>& stored) {
-  for (const PersistentBuffer& buffer : stored)
+  for (const PersistentBuffer& buffer : stored) {
     header.buffers.push_back({.unit = layout.units().at(layout.flat(buffer.flat).unit).name,
                               .flat = buffer.flat,
                               .state = buffer.state,
                               .whole = buffer.spread == kWhole && layout.shards() > 1,
                               .bytes = buffer.bytes});
+    if (layout.tensor() > 1)
+      header.buffers.back().blocks.resize(static_cast<std::size_t>(blocks_in(buffer.bytes)));
+  }
   encode(header);  // which says where each lies: checksums are of one length
   return header;
 }
@@ -71,13 +75,13 @@ RankFile::~RankFile() {
 // `read(offset, bytes)` gives so many bytes of the buffer, which stay until the next.
 template <class Read>
 void RankFile::write_buffer(StoredBuffer& buffer, const Read& read) {
-  Checksum checksum;
+  BufferChecksum checksum(buffer);
   each_piece(buffer.bytes, buffer.offset, [&](std::int64_t offset, std::size_t bytes) {
     const std::span<const std::byte> piece = read(offset, bytes);
     checksum.add(piece);
     file_.write_at(buffer.offset + offset, piece);
   });
-  buffer.checksum = checksum.value();
+  checksum.finish();
 }
 
 void RankFile::run() noexcept try {

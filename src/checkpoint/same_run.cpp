@@ -39,12 +39,16 @@ Header describe(const Engine& engine) {
   header.parameter_numel = layout.total_numel();
   for (const UnitSpec& unit : layout.units()) {
     StoredUnit stored{.name = unit.name, .parameters = {}};
-    for (const ParameterSpec& p : unit.parameters)
+    for (const ParameterSpec& p : unit.parameters) {
       stored.parameters.push_back({.name = p.name,
                                    .shape = p.shape,
                                    .dtype = std::string(tessera::name_of(p.dtype)),
                                    .trainable = p.trainable,
                                    .tied_to = p.tied_to});
+      if (layout.tensor() == 1) continue;
+      stored.parameters.back().cut = p.cut;
+      stored.parameters.back().gradient = p.gradient;
+    }
     header.units.push_back(std::move(stored));
   }
   header.layout = fingerprint(header.units, layout);
