@@ -144,47 +144,109 @@ class Filler {
                   values.data());
   }
 
-  // Whole rows of the parameter are columns of the file: as many of those that this rank holds as a stage
-  // takes are read at once, and kept for the next call.
+  // Rows of a transposed tensor, or the same part of each, as the parameter has them.
+  struct Rows {
+    std::int64_t first_row = 0, rows = 0, first_column = 0, columns = 0;
+    bool contains(std::int64_t row, std::int64_t column) const {
+      return row >= first_row && row < first_row + rows && column >= first_column &&
+             column < first_column + columns;
+    }
+  };
+  struct Stage {
+    Rows of;
+    std::vector<float> values;
+  };
+
+  // Rows of the parameter are columns of the file: as many of those that this rank holds as a stage takes are
+  // read at once, and kept for the next call.
   void read_transposed(const Source& source, ParameterId parameter, std::int64_t begin,
                        std::span<float> values) {
     const std::int64_t columns = source.tensor->shape[0];
     for (std::size_t done = 0; done < values.size();) {
-      const std::int64_t index = begin + static_cast<std::int64_t>(done) - source.tensor->begin;
-      if (staged_source_ != &source || index < staged_begin_ ||
-          index >= staged_begin_ + static_cast<std::int64_t>(staged_.size()))
-        stage(source, index / columns, held_end(parameter, begin + static_cast<std::int64_t>(done)));
-      const auto from = static_cast<std::size_t>(index - staged_begin_);
-      const std::size_t numel = std::min(values.size() - done, staged_.size() - from);
-      std::copy_n(staged_.data() + from, numel, values.data() + done);
+      const std::int64_t at = begin + static_cast<std::int64_t>(done), index = at - source.tensor->begin;
+      const std::int64_t row = index / columns, column = index % columns;
+      const auto& [of, staged] = stage_of(source, parameter, at, row, column);
+      const auto from =
+          static_cast<std::size_t>((row - of.first_row) * of.columns + column - of.first_column);
+      const std::size_t next_to_each_other =  // in the parameter and in the stage
+          of.columns == columns ? staged.size() - from
+                                : static_cast<std::size_t>(of.first_column + of.columns - column);
+      const std::size_t numel = std::min(values.size() - done, next_to_each_other);
+      std::copy_n(staged.data() + from, numel, values.data() + done);
       done += numel;
     }
   }
 
-  void stage(const Source& source, std::int64_t first_row, std::int64_t held) {
-    const std::int64_t columns = source.tensor->shape[0], all_rows = source.tensor->shape[1];
-    const std::int64_t end = std::min(
-        all_rows, (held - source.tensor->begin + columns - 1) / columns);  // behind the last row held
-    const std::int64_t rows = rows_of_stage(end - first_row, columns);
-    file_rows_.resize(static_cast<std::size_t>(rows * columns));
-    if (rows == all_rows)
-      read_row(source, 0, file_rows_);
-    else
-      for (std::int64_t column = 0; column < columns; ++column)
-        read_row(source, column * all_rows + first_row,
-                 std::span(file_rows_)
-                     .subspan(static_cast<std::size_t>(column * rows), static_cast<std::size_t>(rows)));
-    staged_.resize(file_rows_.size());
-    transpose(columns, rows, file_rows_.data(), staged_.data());
+  // The stage that has the element `at` of the parameter. A rank may have several parts of each row, and so a
+  // stage for each.
+  const Stage& stage_of(const Source& source, ParameterId parameter, std::int64_t at, std::int64_t row,
+                        std::int64_t column) {
+    if (staged_source_ != &source) stages_.clear();
     staged_source_ = &source;
-    staged_begin_ = first_row * columns;
+    for (const Stage& stage : stages_)
+      if (stage.of.contains(row, column)) return stage;
+    Rows rows = held_rows(source, parameter, at);
+    rows.rows = rows_of_stage(rows.rows, rows.columns);
+    const auto old = std::ranges::find(stages_, rows.first_column,
+                                       [](const Stage& stage) { return stage.of.first_column; });
+    Stage& stage = old != stages_.end() ? *old : stages_.emplace_back();
+    stage.of = rows;
+    read_rows(source, stage);
+    return stage;
   }
 
-  // Behind the last element of the parameter in the run that this rank holds from `begin` on.
-  std::int64_t held_end(ParameterId parameter, std::int64_t begin) const {
+  void read_rows(const Source& source, Stage& stage) {
+    const std::int64_t all_rows = source.tensor->shape[1];
+    const auto& [first_row, rows, first_column, columns] = stage.of;
+    file_rows_.resize(static_cast<std::size_t>(rows * columns));
+    if (rows == all_rows)
+      read_row(source, first_column * all_rows, file_rows_);
+    else
+      for (std::int64_t column = 0; column < columns; ++column)
+        read_row(source, (first_column + column) * all_rows + first_row,
+                 std::span(file_rows_)
+                     .subspan(static_cast<std::size_t>(column * rows), static_cast<std::size_t>(rows)));
+    stage.values.resize(file_rows_.size());
+    transpose(columns, rows, file_rows_.data(), stage.values.data());
+  }
+
+  // What this rank holds of a transposed tensor from the parameter's element `at` on, as rows that have the
+  // element, and those behind of which it holds the same.
+  Rows held_rows(const Source& source, ParameterId parameter, std::int64_t at) const {
+    const std::int64_t begin = source.tensor->begin, columns = source.tensor->shape[0];
+    const std::int64_t row = (at - begin) / columns, column = (at - begin) % columns;
+    const std::int64_t rows = source.tensor->shape[1] - row;
+    const auto whole_rows_until = [&](std::int64_t end) -> Rows {
+      return {row, std::min(rows, (end - begin + columns - 1) / columns - row), 0, columns};
+    };
+    const TensorShares& shares = layout_.shares(parameter);
     const Place& place = layout_.place(parameter);
-    const std::int64_t end = range_of(layout_.flat(place.flat), spread_, place_).end;
-    return std::clamp(end - place.offset, begin + 1, place.numel);
+    const std::int64_t held_end = range_of(layout_.flat(place.flat), spread_, place_).end - place.offset;
+    if (!shares.is_cut()) return whole_rows_until(std::clamp(held_end, at + 1, place.numel));
+    const std::int64_t local = shares.of_parameter(at, at + 1).front().local;
+    const std::int64_t row_numel = cut_row_numel(parameter);
+    const std::int64_t local_row_numel = shares.numel() / (shares.global_numel() / row_numel);
+    const ShareRun run = run_of(shares, local, local_row_numel);
+    const std::int64_t first = run.global - begin, last = first + run.numel - 1;
+    if (first % columns == 0 && (last + 1) % columns == 0)
+      return whole_rows_until(at + std::min(run.local + run.numel, std::max(held_end, local + 1)) - local);
+    if (first < 0 || first / columns != row || last / columns != row)  // no tensor is cut so; still right
+      return {row, 1, column, std::min(columns - column, last + 1 - (at - begin))};
+    const std::int64_t more = std::max<std::int64_t>(0, held_end - run.local - 1) / local_row_numel;
+    return {row, row_numel == columns ? std::min(rows, 1 + more) : 1, first % columns, run.numel};
+  }
+
+  // Elements of a cut parameter from one row that is cut to the next.
+  std::int64_t cut_row_numel(ParameterId parameter) const {
+    const ParameterSpec& spec = layout_.parameter(parameter);
+    return numel_of(Shape(spec.shape.begin() + spec.cut.dim, spec.shape.end()));
+  }
+
+  // The longest run of this rank's share that has the local element.
+  ShareRun run_of(const TensorShares& shares, std::int64_t local, std::int64_t local_row_numel) const {
+    const std::int64_t row = local / local_row_numel * local_row_numel;
+    const std::vector<ShareRun> runs = shares.of_share(place_[Axis::tensor], row, row + local_row_numel);
+    return *std::ranges::find_if(runs, [&](const ShareRun& run) { return local < run.local + run.numel; });
   }
 
   const Layout& layout_;
@@ -192,9 +254,9 @@ class Filler {
   const Coordinates place_;       // this rank's, in the mesh
   const Spread spread_;           // of parameters
   std::vector<std::byte> bytes_;  // of a row, before the cast
-  std::vector<float> file_rows_, staged_;
+  std::vector<float> file_rows_;
   const Source* staged_source_ = nullptr;
-  std::int64_t staged_begin_ = 0;  // element of the tensor, as the parameter has them
+  std::vector<Stage> stages_;
 };
 
 // A hash of how every tensor begins, equal where ranks read equal files.

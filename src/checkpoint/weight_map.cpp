@@ -41,9 +41,9 @@ void check_covers(const WeightMap& map, const Layout& layout) {
       if (part->begin != covered) break;
       covered += numel_of(part->shape);
     }
-    if (covered != layout.place(id).numel)
+    if (const std::int64_t numel = layout.shares(id).global_numel(); covered != numel)
       throw UsageError(fmt::format("the weight map gives '{}' {} elements in a row; it has {}",
-                                   layout.parameter(id).name, covered, layout.place(id).numel));
+                                   layout.parameter(id).name, covered, numel));
   }
 }
 
