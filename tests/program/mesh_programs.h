@@ -19,7 +19,7 @@ struct WholeMesh {
   IdVector<int> program_of_rank;
 
   WholeMesh(const std::vector<UnitSpec>& units, const Mesh& on, const StepSpec& spec)
-      : layout(units, on.shard, on.replicate),
+      : layout(units, on.shard, on.replicate, on.tensor),
         mesh(on),
         program_of_rank(programs_of_ranks(on, first_data_ranks({&spec, 1}))) {
     for (PlannedPrograms& planned : plan_pipeline(layout, on, {&spec, 1})) {
