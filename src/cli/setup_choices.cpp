@@ -189,13 +189,15 @@ IdVector<double> weights_of_units(const Model& model, const TrainerOptions& opti
     const std::int64_t kept =
         of.output_bytes + (open.activations.empty() ? of.bytes(Keep::saved) : 0);  // else made again
     double weight = static_cast<double>(kept) * in_flight * waiting;
-    for (const ParameterSpec& parameter : units[unit].parameters)
-      weight += static_cast<double>(numel_of(parameter.shape)) *
+    for (const ParameterSpec& parameter : units[unit].parameters) {
+      const TensorShares shares(parameter.name, parameter.shape, parameter.cut, engine.mesh.tensor);
+      weight += static_cast<double>(shares.numel()) *
                 (on(offload.parameters) * per_rank(placements.parameters) *
                      static_cast<double>(bytes_of(parameter.dtype)) +
                  local_sum +
                  on(offload.states) *
                      (accumulated * 4.0 + per_rank(placements.optimizer_state) * (4.0 + moment_bytes)));
+    }
     weights.push_back(weight);
   }
   return weights;

@@ -1,5 +1,6 @@
-// A toy model with parameters that are cut over tensor ranks, in each way, beside copied ones. Gradients
-// depend on the element of the whole parameter, so any mesh must arrive at what one tensor rank does.
+// A toy model with parameters that are cut over tensor ranks, in each way, beside copied ones, of which one
+// has a gradient that is a sum over these ranks. Gradients depend on the element of the whole parameter, so
+// any mesh must arrive at what one tensor rank does.
 #pragma once
 
 #include <string>
@@ -18,7 +19,11 @@ inline std::vector<UnitSpec> cut_units(DType type) {
        .parameters = {{.name = "embed.weight", .shape = {41, 6}, .dtype = type, .cut = rows},
                       {.name = "embed.position", .shape = {7, 6}, .dtype = type}}},
       {.name = "block.0",
-       .parameters = {{.name = "block.0.norm", .shape = {6}, .dtype = type, .group = 1},
+       .parameters = {{.name = "block.0.norm",
+                       .shape = {6},
+                       .dtype = type,
+                       .group = 1,
+                       .gradient = GradientOver::partial},
                       {.name = "block.0.qkv", .shape = {24, 6}, .dtype = type, .cut = joined},
                       {.name = "block.0.qkv.bias", .shape = {24}, .dtype = fp32, .group = 1, .cut = joined},
                       {.name = "block.0.out", .shape = {30, 16}, .dtype = type, .cut = columns},
@@ -48,7 +53,11 @@ inline EngineOptions cut_options(const Mesh& mesh, int stage) {
   return options;
 }
 
-// What the gradient is of, whichever rank writes it.
+// What a tensor rank adds to a partial gradient of which all together give `gradient`.
+inline float part_of_gradient(float gradient, int tensor_rank, int tensor_ranks) {
+  return tensor_rank > 0 ? 0.5f : gradient - 0.5f * static_cast<float>(tensor_ranks - 1);
+}
+
 inline void write_cut_gradients(const Engine& engine, UnitLease& lease, const ToyStep& step) {
   const Layout& layout = engine.layout();
   const Mesh& mesh = engine.options().mesh;
@@ -61,11 +70,13 @@ inline void write_cut_gradients(const Engine& engine, UnitLease& lease, const To
     std::vector<float> values(static_cast<std::size_t>(view.numel), 0.0f);
     if (lease.gradient_beta(id) != 0.0f)
       kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, values.data());
+    const bool partial = layout.flat(layout.place(id).flat).over == TensorShare::partial;
     for (const ShareRun& run : layout.shares(id).of_share(tensor_rank, 0, view.numel))
-      for (std::int64_t k = 0; k < run.numel; ++k)
+      for (std::int64_t k = 0; k < run.numel; ++k) {
+        const float whole = step.gradient({id, run.global + k, step.step, lease.microbatch(), data_rank});
         values[static_cast<std::size_t>(run.local + k)] +=
-            engine.loss_scale() *
-            step.gradient({id, run.global + k, step.step, lease.microbatch(), data_rank});
+            engine.loss_scale() * (partial ? part_of_gradient(whole, tensor_rank, mesh.tensor) : whole);
+      }
     kernels::cast({}, view.numel, DType::fp32, values.data(), view.dtype, view.data);
   }
 }

@@ -143,6 +143,19 @@ TEST_P(RandomCutLayouts, FlatsAreApartByKind) {
   });
 }
 
+// So that each tensor rank can sum an equal piece of what all have copies of.
+TEST_P(RandomCutLayouts, PiecesOfCopiesAreAlignedAndEqual) {
+  on_each([](const Layout& layout, std::mt19937_64&) {
+    for (const Flat& flat : layout.flats()) {
+      const int pieces = flat.over == TensorShare::cut ? 1 : layout.tensor();
+      EXPECT_EQ(flat.piece_numel * pieces, flat.slice_numel);
+      EXPECT_EQ(flat.piece_numel * bytes_of(flat.dtype) % kAlignmentBytes, 0);
+      EXPECT_EQ(flat.shard_numel, flat.slice_numel * layout.replicas());
+      EXPECT_EQ(flat.padded_numel, flat.shard_numel * layout.shards());
+    }
+  });
+}
+
 // One tensor rank has the layout that a model without cuts has.
 TEST_P(RandomCutLayouts, OneTensorRankIgnoresCuts) {
   on_each([](const Layout& layout, std::mt19937_64&) {

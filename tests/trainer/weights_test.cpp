@@ -46,6 +46,7 @@ struct Case {
   std::uint64_t seed = 1;
   std::int64_t vocabulary = 61;
   std::int64_t channels = 32;
+  int tensor = 1;  // ranks for each of `world`
 };
 
 Model model_of(const Case& run) {
@@ -64,6 +65,7 @@ void on_ranks(const Case& run, const Body& body, std::vector<std::string>* messa
   const auto model = std::make_shared<const Model>(model_of(run));
   TrainerOptions options;
   options.engine.mesh.shard = run.world;
+  options.engine.mesh.tensor = run.tensor;
   options.engine.strategy.placements = Placements::of_stage(run.stage);
   options.engine.optimizer = {.options = AdamWOptions{}, .groups = {{.name = "decay"}, {.name = "no_decay"}}};
   options.batch = {.sequences = 1, .length = 8};
@@ -72,7 +74,7 @@ void on_ranks(const Case& run, const Body& body, std::vector<std::string>* messa
     Trainer trainer(world, model, options);
     body(world, trainer.engine(), hugging_face_weights(*model));
   };
-  run_local(run.world, {.deadline = std::chrono::seconds(20)}, rank_main, messages);
+  run_local(run.world * run.tensor, {.deadline = std::chrono::seconds(20)}, rank_main, messages);
 }
 
 using Values = std::map<std::string, std::vector<float>>;
@@ -82,7 +84,7 @@ Values values_of(Engine& engine) {
   Values values;
   for (ParameterId id = 0; id < engine.layout().parameters(); ++id)
     for (const StateKind state : {StateKind::master, StateKind::parameter}) {
-      std::vector<float> one(static_cast<std::size_t>(engine.layout().place(id).numel));
+      std::vector<float> one(static_cast<std::size_t>(numel_of(engine.layout().parameter(id).shape)));
       engine.read(id, state, 0, one);
       values[engine.layout().parameter(id).name + (state == StateKind::master ? "" : " rounded")] =
           std::move(one);
@@ -140,6 +142,27 @@ TEST_P(RoundTrip, AnyWorldGivesTheSameFileAndTakesTheSameWeights) {
               << "from world " << world << " stage " << stage << " to " << other << " and " << other_stage;
       fs::remove(path);
     }
+}
+
+// Whole tensors, also of a vocabulary that the ranks do not divide.
+TEST_P(RoundTrip, TensorRanksGiveTheSameFileAndTakeTheSameWeights) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const Case one{.family = GetParam(), .type = type};
+    const Values expected = values_of(one);
+    export_to(file("one"), one);
+    for (const int shards : {1, 2})
+      for (const int stage : {0, 3}) {
+        Case run = one;
+        run.world = shards, run.stage = stage, run.tensor = 2;
+        EXPECT_TRUE(values_of(run) == expected) << "of one seed";
+        export_to(file("out"), run);
+        ASSERT_TRUE(bytes_of_file(file("out/model.safetensors")) ==
+                    bytes_of_file(file("one/model.safetensors")))
+            << shards << " shards, stage " << stage;
+        run.seed = 99;
+        ASSERT_TRUE(imported(run, file("one")) == expected) << shards << " shards, stage " << stage;
+      }
+  }
 }
 
 TEST_P(RoundTrip, MastersOfBf16AreExchangedInFull) {
