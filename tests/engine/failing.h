@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/engine/toy.h"
@@ -37,9 +38,10 @@ inline Fate fate_of(const std::function<void()>& body) {
   }
 }
 
-// Runs `body` on an engine of the toy model on every rank; what a rank throws is kept, and no rank ends (nor
+// Runs `body` on an engine of these units on every rank; what a rank throws is kept, and no rank ends (nor
 // its engine) before all have: what the others hear, they hear from the engine.
-inline std::vector<Fate> run_failing(EngineOptions options, const std::function<void(Engine&, int)>& body) {
+inline std::vector<Fate> run_failing(EngineOptions options, const std::vector<UnitSpec>& units,
+                                     const std::function<void(Engine&, int)>& body) {
   using Clock = std::chrono::steady_clock;
   const int ranks = options.mesh.world();
   IdVector<Fate> fates(ranks);
@@ -47,7 +49,7 @@ inline std::vector<Fate> run_failing(EngineOptions options, const std::function<
   options.waits.deadline = kDeadline;
   try {
     run_local(ranks, {.deadline = 3 * kDeadline, .waiting = Waiting::block}, [&](Communicator world) {
-      Engine engine(world, toy_units(DType::fp32), options);
+      Engine engine(world, units, options);
       engine.initialize(toy_fill());
       world.barrier();
       const auto begin = Clock::now();
@@ -61,6 +63,10 @@ inline std::vector<Fate> run_failing(EngineOptions options, const std::function<
   } catch (const Error&) {  // that a rank failed is what these tests are about
   }
   return fates;
+}
+
+inline std::vector<Fate> run_failing(EngineOptions options, const std::function<void(Engine&, int)>& body) {
+  return run_failing(std::move(options), toy_units(DType::fp32), body);
 }
 
 // The rank was told of `culprit` long before the deadline, and says who it is.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/engine/failing.h"
+#include "tests/program/small_graph.h"
 
 namespace tessera::testing {
 namespace {
@@ -103,6 +104,43 @@ INSTANTIATE_TEST_SUITE_P(Step3, Faults,
                            return "stage" + std::to_string(made.param.stage) + "_" +
                                   std::string(name_of(made.param.pass));
                          });
+
+// Of four tensor ranks one goes wrong ahead of an exchange, which the others wait for.
+std::vector<Fate> fates_in_an_exchange(const std::function<void()>& wrong) {
+  EngineOptions options = toy_options(1, 0);
+  options.mesh = {.tensor = 4};
+  options.programs = {{.kind = StepKind::train,
+                       .microbatches = 1,
+                       .activations = {.units = {small_split_graph(4), small_split_graph(4)}}}};
+  return run_failing(options, split_chain(2), [&](Engine& engine, int rank) {
+    engine.begin(StepKind::train);
+    for (const Instruction& instruction : engine.running().instructions) {
+      if (instruction.op != Opcode::use) continue;
+      const UnitLease lease = engine.use(instruction.unit, instruction.pass);
+      const bool here = instruction.unit == 1 && instruction.pass == Pass::forward && instruction.part == 0;
+      if (rank == 1 && here) wrong();
+    }
+  });
+}
+
+TEST(ExchangeFaults, ARankThatThrowsEndsTheOthersAtOnce) {
+  const IdVector<Fate> fates = fates_in_an_exchange([] { throw Broken("the disk is on fire"); });
+  EXPECT_EQ(fates[1].message, "the disk is on fire");
+  for (const int rank : {0, 2, 3}) expect_blames(fates[rank], 1);
+}
+
+TEST(ExchangeFaults, ARankThatStallsIsNamedWithinTheDeadline) {
+  const IdVector<Fate> fates =
+      fates_in_an_exchange([] { std::this_thread::sleep_for(kDeadline + kGrace / 2); });
+  for (const int rank : {0, 2, 3}) {
+    const Fate& fate = fates[rank];
+    EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
+    EXPECT_EQ(fate.culprit, 1) << fate.message;
+    for (const char* word : {"rank 1", "all_gather of unit 'block.1'", "within 2.0 s"})
+      EXPECT_NE(fate.message.find(word), std::string::npos) << fate.message;
+    EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;
+  }
+}
 
 TEST(Destruction, AnEngineDestroyedWithinAStepEndsTheOthers) {
   IdVector<Fate> fates(2);
