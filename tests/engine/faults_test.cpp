@@ -116,9 +116,10 @@ std::vector<Fate> fates_in_an_exchange(const std::function<void()>& wrong) {
     engine.begin(StepKind::train);
     for (const Instruction& instruction : engine.running().instructions) {
       if (instruction.op != Opcode::use) continue;
-      const UnitLease lease = engine.use(instruction.unit, instruction.pass);
+      UnitLease lease = engine.use(instruction.unit, instruction.pass);
       const bool here = instruction.unit == 1 && instruction.pass == Pass::forward && instruction.part == 0;
       if (rank == 1 && here) wrong();
+      lease.end();
     }
   });
 }

@@ -451,7 +451,25 @@ void add_layer_norm(Cases& cases, const LayerNormShape& shape) {
                                            .mean = s.floats(shape.rows),
                                            .rstd = s.floats(shape.rows)});
                      }});
-    for (const float beta : {0.0f, 1.0f})
+    for (const float beta : {0.0f, 1.0f}) {
+      if (!fused)
+        cases.push_back(
+            {label("layer norm parameter gradients", shape.type, {shape.rows, channels}), 4 * tolerance,
+             [=](Session& s, Random& random) {
+               Tensor rstd(DType::fp32, shape.rows);
+               for (std::int64_t i = 0; i < shape.rows; ++i) rstd.set(i, 0.5 + std::abs(random.normal()));
+               const Tensor dgain = random.tensor(shape.type, channels),
+                            dbias = random.tensor(shape.type, channels);
+               layer_norm_backward(
+                   s.context(layer_norm_backward_workspace_bytes(shape, s.target())), shape,
+                   {.input = s.input(random.tensor(shape.type, numel)),
+                    .mean = static_cast<float*>(s.input(random.tensor(DType::fp32, shape.rows, 0.1))),
+                    .rstd = static_cast<float*>(s.input(rstd)),
+                    .output_gradient = s.input(random.tensor(shape.type, numel)),
+                    .gain_gradient = beta == 0.0f ? s.output(shape.type, channels) : s.changed(dgain),
+                    .bias_gradient = beta == 0.0f ? s.output(shape.type, channels) : s.changed(dbias),
+                    .beta = beta});
+             }});
       cases.push_back(
           {label("layer norm backward", shape.type, {shape.rows, channels, fused}), 4 * tolerance,
            [=](Session& s, Random& random) {
@@ -473,12 +491,24 @@ void add_layer_norm(Cases& cases, const LayerNormShape& shape) {
                   .bias_gradient = beta == 0.0f ? s.output(shape.type, channels) : s.changed(dbias),
                   .beta = beta});
            }});
+    }
   }
 }
 
 void add_rms_norm(Cases& cases, const RmsNormShape& shape) {
   const std::int64_t numel = shape.rows * shape.channels, channels = shape.channels;
   const double tolerance = tolerance_of(shape.type);
+  cases.push_back({label("rms norm gain gradient", shape.type, {shape.rows, channels}), 4 * tolerance,
+                   [=](Session& s, Random& random) {
+                     Tensor rstd(DType::fp32, shape.rows);
+                     for (std::int64_t i = 0; i < shape.rows; ++i)
+                       rstd.set(i, 0.5 + std::abs(random.normal()));
+                     rms_norm_backward(s.context(rms_norm_backward_workspace_bytes(shape, s.target())), shape,
+                                       {.input = s.input(random.tensor(shape.type, numel)),
+                                        .rstd = static_cast<float*>(s.input(rstd)),
+                                        .output_gradient = s.input(random.tensor(shape.type, numel)),
+                                        .gain_gradient = s.output(shape.type, channels)});
+                   }});
   for (const bool fused : {false, true}) {
     cases.push_back({label("rms norm forward", shape.type, {shape.rows, channels, fused}), tolerance,
                      [=](Session& s, Random& random) {

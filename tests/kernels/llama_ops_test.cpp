@@ -169,6 +169,26 @@ TEST(RmsNorm, InPlaceAndWithoutGainGradient) {
   }
 }
 
+TEST(RmsNorm, TheGradientOfTheGainAlone) {
+  for (const DType type : kComputeTypes)
+    for (const float beta : {0.0f, 1.0f})
+      for (const int threads : {1, 3}) {
+        const RmsNormShape s = {.rows = 130, .channels = 50, .type = type};
+        Random random(10);
+        const RmsInputs in = {random.tensor(type, 6500), random.tensor(type, 50), random.tensor(type, 6500),
+                              random.tensor(type, 6500)};
+        RmsResults expected = run_rms(s, 2, in, true, beta);
+        Tensor dgain = beta == 0.0f ? Tensor(type, 50) : in.gain;
+        rms_norm_backward(TestContext(threads, rms_norm_backward_workspace_bytes(s, threads)), s,
+                          {.input = in.x.data(),
+                           .rstd = expected.rstd.floats(),
+                           .output_gradient = in.dy.data(),
+                           .gain_gradient = dgain.data(),
+                           .beta = beta});
+        EXPECT_TRUE(dgain == expected.dgain);
+      }
+}
+
 TEST(RmsNorm, RefusesWhatDoesNotGoTogether) {
   const RmsNormShape s = {.rows = 1, .channels = 2};
   Tensor t(s.type, 2), rstd(DType::fp32, 1);
