@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "src/verify/follow.h"
-#include "tessera/step_spec.h"
 
 namespace tessera {
 
@@ -35,7 +34,8 @@ bool Follower::check_use(InstructionId id) {
              layout().place(operand.region.parameter).flat == flat;
   }
   const std::span<const FlatId> used = layout().flats_used_by(use.unit);
-  const bool read = reads_parameters(unit, use.pass);
+  const bool read =
+      use.pass == Pass::forward || (use.pass != Pass::weight_gradient && !unit.read_in_forward_only);
   if (!whole || !std::ranges::equal(flats, read ? used : used.first(0))) {
     report(id, "does not have its unit's parameters, whole and in their order");
     return false;
