@@ -34,6 +34,8 @@ bool decoded(const fuzz::MemoryFile& file, Header& header) {
 void check_buffers(const Header& header, std::int64_t begin) {
   for (const StoredBuffer& buffer : header.buffers) {
     fuzz::require(buffer.offset >= begin && buffer.bytes >= 0, "buffers overlap");
+    const auto blocks = static_cast<std::int64_t>(buffer.blocks.size());
+    fuzz::require(blocks == 0 || blocks == blocks_in(buffer.bytes), "checksums of other blocks");
     begin = buffer.offset + buffer.bytes;
   }
   fuzz::require(begin == header.file_bytes, "buffers do not fill the file");

@@ -22,6 +22,11 @@ zeros() { head -c "$1" /dev/zero; }
 tensors='{"__metadata__":{"format":"pt"},"a.b":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"c":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}'
 header='{"version":2,"rank":0,"step":1,"samples":8,"configuration":"","steps_applied":1,"loss_scaler":null,"mesh":{"pipeline":1,"replicate":1,"shard":1,"tensor":1},"placements":{"parameters":"sharded","gradients":"sharded","optimizer_state":"sharded"},"optimizer":"adamw","layout":"0","parameter_numel":2,"ranks":[0],"contents":"0","units":[{"name":"u","parameters":[{"name":"p","shape":[2],"type":"fp32","trainable":true,"tied_to":""}]}],"buffers":[{"unit":"u","flat":0,"state":"parameter","whole":true,"offset":1024,"bytes":256,"xxh3":"0"}]}'
 { printf '\x01\0'; printf %-992s "$header"; } >"$seeds/checkpoint/one"
+# The same of two tensor ranks: with a cut, and the checksum of a block whose own is 0.
+cut=${header/version\":2/version\":3} cut=${cut/tensor\":1/tensor\":2}
+cut=${cut/tied_to\":\"\"/tied_to\":\"\",\"cut\":\{\"dim\":0,\"segments\":[2],\"padded\":false\}}
+cut=${cut/xxh3\":\"0\"/xxh3\":\"c77b3abb6f87acd9\",\"blocks\":\"0000000000000000\"}
+{ printf '\x01\0'; printf %-992s "$cut"; } >"$seeds/checkpoint/cut"
 { printf "\\x$(printf %02x ${#tensors})"; zeros 7; printf %s "$tensors"; zeros 10; } >"$seeds/safetensors/two"
 printf %s "$tensors" >"$seeds/safetensors/header"
 printf '{"metadata":{"total_size":10},"weight_map":{"a":"model-00001-of-00002.safetensors"}}' >"$seeds/safetensors/index"
