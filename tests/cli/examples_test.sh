@@ -25,7 +25,7 @@ says() {
   [ ! -s out.txt ] || fail "$* prints all the same"
 }
 
-names=(custom_module spiral spiral_c two_operators train_gpt larger_than_memory)
+names=(custom_module spiral spiral_c tensor_parallel two_operators train_gpt larger_than_memory)
 if [ -x "$programs/embed_libtorch" ]; then names+=(embed_libtorch); fi
 for name in "${names[@]}"; do
   for help in --help -h; do
@@ -49,6 +49,11 @@ says 2 "STEPS is '5x'" custom_module 5x
 run 2 custom_module 5 5
 run 0 custom_module 3
 grep -q "^the same losses, bit for bit$" out.txt || fail "custom_module does not say that recomputation changes no bit"
+run 2 tensor_parallel 2
+run 0 tensor_parallel
+grep -q "^y, dx and both gradients are those of one rank$" out.txt || fail "tensor_parallel does not compare its results"
+[ "$(grep -c "^rank [01] received 200 bytes along the tensor axis$" out.txt)" = 2 ] || fail "tensor_parallel received other bytes"
+grep -q "^  all of it  *200 bytes$" out.txt || fail "tensor_parallel's exchanges are not what was received"
 run 2 train_gpt
 says 2 "STEPS is 'abc'" train_gpt text.txt abc
 says 2 "STEPS is '0'" train_gpt text.txt 0
