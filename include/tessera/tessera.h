@@ -16,6 +16,7 @@
 #include "tessera/engine_options.h"
 #include "tessera/error.h"
 #include "tessera/exact_sum.h"
+#include "tessera/exposed.h"
 #include "tessera/hugging_face.h"
 #include "tessera/id_vector.h"
 #include "tessera/layout.h"

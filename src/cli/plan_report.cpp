@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "src/cli/output.h"
@@ -76,7 +77,7 @@ std::int64_t RunPlans::bytes_of_all(Space space) const {
   std::int64_t bytes = 0;
   for (std::size_t plan = 0; plan < of_ranks.size(); ++plan)
     bytes += of_ranks[plan].memory.space(space).arena_bytes *
-             (end_of_data_ranks(plan) - of_ranks[plan].first_data_rank) * mesh.replicate;
+             (end_of_data_ranks(plan) - of_ranks[plan].first_data_rank) * mesh.replicate * mesh.tensor;
   return bytes;
 }
 
@@ -145,6 +146,13 @@ struct Row {
   ArenaBytes bytes = {};                   // of one rank
 };
 
+// The ranks of one replica on a pipeline rank: they follow each other.
+std::vector<int> ranks_of(const Mesh& mesh, int pipeline_rank, int replica) {
+  std::vector<int> ranks(static_cast<std::size_t>(mesh.shard) * static_cast<std::size_t>(mesh.tensor));
+  std::iota(ranks.begin(), ranks.end(), mesh.rank({pipeline_rank, replica, 0, 0}));
+  return ranks;
+}
+
 IdVector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
   const Mesh& mesh = setup.options.engine.mesh;
   const IdVector<std::string>& names = setup.model->names;
@@ -161,7 +169,7 @@ IdVector<Row> rows_of(const Setup& setup, std::span<const TrainerPlan> plans) {
       for (std::size_t space = 0; space < row.bytes.size(); ++space)
         row.bytes[space] = std::max(row.bytes[space], arena_bytes(plans[plan].memory)[space]);
     for (int replica = 0; replica < mesh.replicate; ++replica)
-      row.replicas.push_back(mesh.group(Axis::shard, mesh.rank({rank, replica, 0, 0})));
+      row.replicas.push_back(ranks_of(mesh, rank, replica));
   }
   return rows;
 }

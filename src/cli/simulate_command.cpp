@@ -10,6 +10,7 @@
 #include "src/cli/plan_report.h"
 #include "src/cli/report.h"
 #include "src/cli/utilisation.h"
+#include "tessera/exposed.h"
 #include "tessera/simulate.h"
 
 namespace tessera::cli {
@@ -92,6 +93,7 @@ std::vector<Row> rows_of(const WorldTimeline& world, std::size_t pipeline) {
 struct Figures {
   double tokens_per_second = 0;
   double model_flops_utilisation = 0;  // of the peak; what recomputation repeats does not count
+  IdArray<double, kGroups> exposed_along_us = {};
 };
 
 // Of one rank's device, 10^9 a second. What the options say of it was checked with them.
@@ -167,6 +169,10 @@ void print_result(const WorldTimeline& world, const Figures& figures, const std:
   time("  forward, backward", world.passes_span_us);
   if (rows.size() > 1) percent("  bubble of that", world.bubble);
   time("exposed communication", world.exposed_us);
+  for (int axis = 0; axis < kGroups; ++axis)
+    if (figures.exposed_along_us[axis] > 0)
+      time(fmt::format("  along {}", name_of(static_cast<Axis>(axis))).c_str(),
+           figures.exposed_along_us[axis]);
   percent("utilisation", world.utilisation);
   percent("model FLOPs of peak", figures.model_flops_utilisation);
   if (figures.model_flops_utilisation > 1)
@@ -218,12 +224,20 @@ nlohmann::json result_json(const Setup& setup, const WorldTimeline& world, const
                                 {"idle_us", rows[rank].idle_us}});
     add_arenas(by_pipeline_rank.back(), plans.bytes[rank]);
   }
+  nlohmann::json along = nlohmann::json::object();
+  for (int axis = 0; axis < kGroups; ++axis)
+    along[std::string(name_of(static_cast<Axis>(axis)))] = figures.exposed_along_us[axis];
   return {{"ranks", setup.world()},
-          {"mesh", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}}},
+          {"mesh",
+           {{"pipeline", mesh.pipeline},
+            {"replicate", mesh.replicate},
+            {"shard", mesh.shard},
+            {"tensor", mesh.tensor}}},
           {"total_us", world.total_us},
           {"passes_span_us", world.passes_span_us},
           {"bubble", world.bubble},
           {"exposed_us", world.exposed_us},
+          {"exposed_along_us", std::move(along)},
           {"utilisation", world.utilisation},
           {"model_flops_utilisation", figures.model_flops_utilisation},
           {"tokens_per_second", figures.tokens_per_second},
@@ -242,11 +256,13 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   const Mesh& mesh = setup.options.engine.mesh;
   const Plans plans(plan_pipeline(*setup.model, setup.options), mesh);
   const CostModel cost = cost_of(setup, cluster);
-  const WorldTimeline world = simulate(
-      {.mesh = mesh, .programs = plans.programs, .program_of_rank = plans.of_ranks}, plans.layout, cost);
+  const WorldPrograms programs = {
+      .mesh = mesh, .programs = plans.programs, .program_of_rank = plans.of_ranks};
+  const WorldTimeline world = simulate(programs, plans.layout, cost);
   if (!std::isfinite(world.total_us) || world.total_us > kLongest_us)
     throw UsageError("a step would take more than a million years; give the rates in the units of --help");
-  const Figures figures = figures_of(setup, peak, world.total_us);
+  Figures figures = figures_of(setup, peak, world.total_us);
+  figures.exposed_along_us = exposed_along_us(programs, world);
   const std::vector<Row> rows = rows_of(world, plans.bytes.size());
   print_model(setup);
   const EngineOptions& engine = setup.options.engine;

@@ -8,11 +8,9 @@
 #include "tessera/error.h"
 
 namespace tessera {
-namespace {
 
 using Times = Dataflow::Times;
 
-// The time that lies in any of `list` and in none of `busy`, which ascends and is disjoint.
 double outside(std::vector<Times> list, const std::vector<Times>& busy) {
   std::ranges::sort(list, {}, &Times::start_us);
   double total = 0, counted = 0;  // counted: up to when
@@ -29,8 +27,6 @@ double outside(std::vector<Times> list, const std::vector<Times>& busy) {
   }
   return total;
 }
-
-}  // namespace
 
 void CostModel::check() const {
   const auto require = [](bool holds, const char* name, double value, const char* what) {

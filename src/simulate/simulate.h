@@ -12,6 +12,9 @@ namespace tessera {
 Timeline timeline_of(const Program& program, const InstructionCosts& costs,
                      const IdVector<Dataflow::Times>& times, Dataflow::Issuer issuer);
 
+// The time that lies in any of `list` and in none of `busy`, which ascends and is disjoint.
+double outside(std::vector<Dataflow::Times> list, const std::vector<Dataflow::Times>& busy);
+
 // What the issuing thread of an engine's ranks runs on this mesh.
 Dataflow::Issuer issuer_of(const CostModel& cost, const Mesh& mesh);
 

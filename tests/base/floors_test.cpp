@@ -67,6 +67,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"prove.h", "src/verify/"},
     {"verify.h", "src/verify/"},
     {"cluster.h", "src/simulate/"},
+    {"exposed.h", "src/simulate/"},
     {"simulate.h", "src/simulate/"},
     {"budget.h", "src/tune/"},
     {"device.h", "src/device/"},

@@ -221,6 +221,24 @@ TEST_F(ToolPlans, RanksThatRestArePlannedToo) {
   EXPECT_EQ(simulated.at("pipeline_ranks")[0].at("arena_bytes"), plan.at("predicted").at("arena_bytes"));
 }
 
+// Every rank is counted, and stands in the row of its pipeline rank.
+TEST_F(ToolPlans, TensorRanksAreRanksToo) {
+  const Arguments settings = {"mesh.pipeline=2", "mesh.shard=1", "mesh.tensor=2", "run.steps=1"};
+  const json plan = told("plan", settings);
+  const json& rows = plan.at("mesh").at("pipeline_ranks");
+  EXPECT_EQ(rows[0].at("ranks"), json::parse("[[0, 1]]"));
+  EXPECT_EQ(rows[1].at("ranks"), json::parse("[[2, 3]]"));
+  const json simulated = told("simulate", settings);
+  EXPECT_EQ(simulated.at("mesh").at("tensor"), 2);
+  EXPECT_GT(simulated.at("exposed_along_us").at("tensor"), 0);
+  EXPECT_THAT(simulated.at("out"), HasSubstr("\n  along tensor "));
+  EXPECT_EQ(simulated.at("exposed_along_us").at("shard"), 0);
+  EXPECT_THAT(simulated.at("out"), Not(HasSubstr("along shard")));
+  std::int64_t bytes = 0;
+  for (const json& row : rows) bytes += 2 * row.at("arena_bytes").get<std::int64_t>();
+  EXPECT_EQ(told("train", settings).at("memory").at("predicted_bytes"), bytes);
+}
+
 TEST_F(ToolPlans, TwoRunsAreComparedBeforeEitherTrains) {
   const auto compare = [&](const Arguments& more) {
     return run(with({"compare", config_, config_, "--json", outputs_.file("json")}, more));

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tessera/error.h"
+#include "tessera/exposed.h"
 #include "tessera/pipeline.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/sanitized.h"
@@ -138,6 +139,9 @@ TEST(SimulateWorld, AMessageBeginsWhenBothEndsAreThere) {
   EXPECT_DOUBLE_EQ(world.passes_span_us, 7);
   for (const RankTimeline& rank : world.ranks) EXPECT_DOUBLE_EQ(rank.timeline.exposed_us, 1);
   EXPECT_DOUBLE_EQ(world.exposed_us, 1);
+  const IdArray<double, kGroups> along = exposed_along_us(made.world(), world);
+  EXPECT_DOUBLE_EQ(along[Axis::pipeline], 1);
+  EXPECT_DOUBLE_EQ(along[Axis::shard], 0);
 }
 
 void expect_equal(const WorldTimeline& folded, const WorldTimeline& each, const Mesh& mesh) {
