@@ -27,8 +27,8 @@ struct Gpt2Config {
   double dropout = 0.0;
   double attention_dropout = 0.0;
 
-  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, or gpt2-tiny (10M parameters, for bytes as tokens). Throws
-  // UsageError listing these names for any other name.
+  // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, gpt3-175b (all layers dense), or gpt2-tiny (10M parameters,
+  // for bytes as tokens). Throws UsageError listing these names for any other name.
   static Gpt2Config preset(std::string_view name);
   static std::vector<std::string> presets();
 };

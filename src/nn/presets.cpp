@@ -15,12 +15,13 @@ struct Preset {
   Config config;
 };
 
-constexpr std::array<Preset<Gpt2Config>, 5> kGpt2 = {{
+constexpr std::array<Preset<Gpt2Config>, 6> kGpt2 = {{
     {"gpt2-tiny", {.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384}},
     {"gpt2-124m", {.vocabulary = 50257, .context = 1024, .layers = 12, .heads = 12, .channels = 768}},
     {"gpt2-355m", {.vocabulary = 50257, .context = 1024, .layers = 24, .heads = 16, .channels = 1024}},
     {"gpt2-774m", {.vocabulary = 50257, .context = 1024, .layers = 36, .heads = 20, .channels = 1280}},
     {"gpt2-1558m", {.vocabulary = 50257, .context = 1024, .layers = 48, .heads = 25, .channels = 1600}},
+    {"gpt3-175b", {.vocabulary = 50257, .context = 2048, .layers = 96, .heads = 96, .channels = 12288}},
 }};
 
 constexpr RopeScaling kLlama32Scaling = {.factor = 32.0};

@@ -85,6 +85,7 @@ TEST(Gpt2Presets, HaveThePublishedNumberOfParameters) {
   EXPECT_EQ(numel("gpt2-774m"), 774'030'080);
   EXPECT_EQ(numel("gpt2-1558m"), 1'557'611'200);
   EXPECT_EQ(numel("gpt2-tiny"), 10'844'160);
+  EXPECT_EQ(numel("gpt3-175b"), 174'604'259'328);  // "175 billion"
 }
 
 TEST(Gpt2Presets, CountIsThatOfTheFormula) {
