@@ -239,6 +239,26 @@ TEST_F(ToolPlans, TensorRanksAreRanksToo) {
   EXPECT_EQ(told("train", settings).at("memory").at("predicted_bytes"), bytes);
 }
 
+// The examples' configurations: one as it is, the other on fewer ranks, since all of them take a minute.
+TEST_F(ToolPlans, ExamplesOfTensorRanksArePlanned) {
+  const std::string examples = std::string(TESSERA_SOURCE_DIR) + "/examples/";
+  const auto plan = [&](const std::string& config, const Arguments& more) {
+    Arguments all = {"plan", examples + config, "--json", outputs_.file("json")};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.status, 0) << result.err;
+    return json::parse(read(outputs_.file("json")));
+  };
+  const json llama = plan("tensor_parallel/llama_2x2x2.toml", {});
+  EXPECT_EQ(llama.at("ranks"), 8);
+  EXPECT_EQ(llama.at("mesh").at("schedule"), "zb_h1");
+  EXPECT_EQ(llama.at("mesh").at("pipeline_ranks")[1].at("ranks"), json::parse("[[4, 5, 6, 7]]"));
+  const json gpt3 = plan("gpt3_on_3072/gpt3.toml", {"--set", "mesh.pipeline=2", "--set", "model.layers=2",
+                                                    "--set", "run.microbatches=2"});
+  EXPECT_EQ(gpt3.at("ranks"), 96);
+  EXPECT_EQ(gpt3.at("mesh").at("tensor"), 8);
+}
+
 TEST_F(ToolPlans, TwoRunsAreComparedBeforeEitherTrains) {
   const auto compare = [&](const Arguments& more) {
     return run(with({"compare", config_, config_, "--json", outputs_.file("json")}, more));
