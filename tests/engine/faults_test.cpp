@@ -137,7 +137,7 @@ TEST(ExchangeFaults, ARankThatStallsIsNamedWithinTheDeadline) {
     const Fate& fate = fates[rank];
     EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
     EXPECT_EQ(fate.culprit, 1) << fate.message;
-    for (const char* word : {"rank 1", "all_gather of unit 'block.1'", "within 2.0 s"})
+    for (const char* word : {"of unit 'block.1' on 'exchange'", "no answer from rank 1 within 2.0 s"})
       EXPECT_NE(fate.message.find(word), std::string::npos) << fate.message;
     EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;
   }
