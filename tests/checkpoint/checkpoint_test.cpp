@@ -139,22 +139,6 @@ ToyRun on(const Mesh& mesh, int stage, bool over_replicas = false) {
   return {.world = mesh.world(), .stage = stage, .mesh = mesh, .over_replicas = over_replicas};
 }
 
-// Of every element of every state another value.
-void write_everything(Engine& engine, std::uint32_t seed) {
-  const Layout& layout = engine.layout();
-  for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    if (layout.place(id).home != id) continue;
-    for (const StateKind state :
-         {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2}) {
-      if ((state == StateKind::parameter) == layout.parameter(id).trainable)
-        continue;  // it follows its master
-      std::vector<float> values(static_cast<std::size_t>(layout.place(id).numel));
-      for (float& value : values) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8);
-      engine.write(id, state, 0, values);
-    }
-  }
-}
-
 class CheckpointReshard : public ::testing::TestWithParam<DType> {};
 
 TEST_P(CheckpointReshard, AnyMeshAndStageReadsWhatAnyOtherWrote) {

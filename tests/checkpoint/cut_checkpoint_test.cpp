@@ -7,8 +7,8 @@
 #include <fstream>
 #include <set>
 
-#include "src/checkpoint/file.h"
 #include "src/checkpoint/header.h"
+#include "tests/checkpoint/counting_reads.h"
 #include "tests/checkpoint/edit_header.h"
 #include "tests/checkpoint/toy_run.h"
 #include "tests/engine/cut_toy.h"
@@ -77,22 +77,7 @@ std::string load_error(const CutRun& run, const TemporaryFolder& folder) {
   return messages[0];
 }
 
-// Of every element of every state another value, exact in bf16 where it must be.
-void write_all(Engine& engine, std::uint32_t seed) {
-  const Layout& layout = engine.layout();
-  for (ParameterId id = 0; id < layout.parameters(); ++id) {
-    if (layout.place(id).home != id) continue;
-    for (const StateKind state :
-         {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2}) {
-      if ((state == StateKind::parameter) == layout.parameter(id).trainable) continue;
-      std::vector<float> values(static_cast<std::size_t>(numel_of(layout.parameter(id).shape)));
-      for (float& value : values) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8);
-      engine.write(id, state, 0, values);
-    }
-  }
-}
-
-// Of the samples of the first data rank alone, so that a run on any mesh continues alike.
+// Steps with the samples of the first data rank alone, so that a run on any mesh continues alike.
 void any_steps(Engine& engine, int begin, int end) {
   const Coordinates place = engine.options().mesh.coordinates(engine.rank());
   const bool first = engine.options().mesh.data_rank(engine.rank()) == 0;
@@ -119,13 +104,13 @@ TEST_P(CutReshard, AnyMeshAndStageReadsWhatAnyOtherWrote) {
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
     const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {
-      write_all(engine, 1);
+      write_everything(engine, 1);
       save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
     });
     EXPECT_TRUE(inspect_checkpoint(folder.file("run"), true).problems.empty());
     for (const CutRun& loads : runs) {
       const std::vector<float> found = loads.states_after([&](Communicator ranks, Engine& engine) {
-        write_all(engine, 2);  // all of it must be replaced
+        write_everything(engine, 2);  // all of it must be replaced
         EXPECT_EQ(load_checkpoint(folder.file("run"), ranks, engine).step, 3);
       });
       EXPECT_EQ(found, expected) << "saved by " << saves.text() << ", loaded by " << loads.text();
@@ -180,7 +165,7 @@ TEST(CutCheckpoint, IsReadByOtherCuts) {
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
     const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {
-      write_all(engine, 1);
+      write_everything(engine, 1);
       save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
     });
     for (const CutRun& loads : runs)
@@ -210,22 +195,10 @@ TEST(CutCheckpoint, EachElementIsStoredOnce) {
           (flat.over == TensorShare::cut ? 2 : 1) * flat.padded_numel * (bytes_of(flat.dtype) + states);
     }
     EXPECT_EQ(stored, expected);
-    // Of replicated states each tensor rank has one file.
+    // Each tensor rank has one file of states that data ranks have copies of.
     EXPECT_EQ(inspect_checkpoint(folder.file("run"), true).files.size(), stage == 0 ? 2u : 4u);
   }
 }
-
-// What each thread, which is a rank, has read.
-thread_local std::int64_t bytes_read = 0;
-ssize_t counted_pread(int file, void* to, std::size_t bytes, off_t offset) {
-  const ssize_t done = ::pread(file, to, bytes, offset);
-  bytes_read += std::max<ssize_t>(done, 0);
-  return done;
-}
-struct Counting {
-  Counting() { checkpoint::file_pread = &counted_pread; }
-  ~Counting() { checkpoint::file_pread = ::pread; }
-};
 
 // Large enough for many blocks; cut along rows in segments, and along columns.
 std::vector<UnitSpec> large_units() {
@@ -236,8 +209,8 @@ std::vector<UnitSpec> large_units() {
                       {.name = "copied", .shape = {512, 512}}}}};
 }
 
-// Beside headers: the blocks of a MiB that have an element of this rank, once each. Found element by element;
-// all that is cut is cut between multiples of 64.
+// What this rank must read: headers, and once each the blocks of a MiB that have an element of it. It looks
+// at one element in 64, since all that is cut is cut between multiples of 64.
 std::int64_t expected_bytes(const Engine& engine, const TemporaryFolder& folder, const Mesh& saved) {
   const Layout &layout = engine.layout(), stored(layout.units(), saved.shard, saved.replicate, saved.tensor);
   const Coordinates own = engine.options().mesh.coordinates(engine.rank());
@@ -272,7 +245,7 @@ std::int64_t expected_bytes(const Engine& engine, const TemporaryFolder& folder,
 }
 
 TEST(CutCheckpoint, EachRankReadsWhatItHoldsOnly) {
-  const Counting counting;
+  const CountingReads counting;
   for (const Mesh& saved : {Mesh{.shard = 2, .tensor = 2}, Mesh{.tensor = 4}}) {
     const CutRun saves{.mesh = saved, .type = DType::fp32, .units = large_units()};
     const TemporaryFolder folder;
@@ -292,9 +265,8 @@ TEST(CutCheckpoint, EachRankReadsWhatItHoldsOnly) {
   }
 }
 
-// A part of what the other ranks' files have, in each of them.
 TEST(CutCheckpoint, RanksThatHoldRowsReadAFewBlocksOfEachFile) {
-  const Counting counting;
+  const CountingReads counting;
   std::vector<UnitSpec> units = {
       {.name = "table", .parameters = {{.name = "table", .shape = {16384, 512}, .cut = {.dim = 0}}}}};
   const TemporaryFolder folder;
@@ -312,7 +284,7 @@ TEST(CutCheckpoint, RanksThatHoldRowsReadAFewBlocksOfEachFile) {
       });
 }
 
-// Of all bytes of both files, as they were before parameters could be cut.
+// The hashes are of all bytes of both files, as they were before parameters could be cut.
 TEST(CutCheckpoint, OfOneTensorRankHasTheBytesThatItAlwaysHad) {
   const auto hash_of = [](const fs::path& file) {
     std::ifstream stream(file, std::ios::binary);
@@ -331,14 +303,6 @@ TEST(CutCheckpoint, OfOneTensorRankHasTheBytesThatItAlwaysHad) {
     EXPECT_EQ(hash_of(file_in(folder, 0)), wide ? 4887423024266165149u : 12123658129239309707u);
     EXPECT_EQ(hash_of(file_in(folder, 1)), wide ? 8741191811934705384u : 12039133123398202238u);
   }
-}
-
-void flip_byte(const fs::path& file, std::int64_t at) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(at);
-  const int value = stream.get();
-  stream.seekp(at);
-  stream.put(static_cast<char>(value ^ 1));
 }
 
 class CutDamage : public ::testing::Test {

@@ -30,14 +30,6 @@ std::string load_error(const ToyRun& run, const fs::path& folder) {
   return messages[0];
 }
 
-void flip_byte(const fs::path& file, std::int64_t at) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(at);
-  const int value = stream.get();
-  stream.seekp(at);
-  stream.put(static_cast<char>(value ^ 1));
-}
-
 class Damage : public ::testing::Test {
  protected:
   void SetUp() override { save_three(run_, folder_.file("run")); }

@@ -1,5 +1,5 @@
-// Checkpoint files whose header says something else than what was saved, and has the checksum of what it
-// says.
+// Checkpoint files that are not as they were saved: one byte is another, or the header says something else
+// and has the checksum of what it says.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,6 +12,15 @@
 #include <string>
 
 namespace tessera::testing {
+
+// Changes one bit of a file; a second call changes it back.
+inline void flip_byte(const std::filesystem::path& file, std::int64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(at);
+  const int value = stream.get();
+  stream.seekp(at);
+  stream.put(static_cast<char>(value ^ 1));
+}
 
 // Of as many characters as before: `to` is no longer, and filled up with spaces.
 inline void replace_in(std::string& text, const std::string& from, std::string to) {

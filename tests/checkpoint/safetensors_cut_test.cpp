@@ -5,8 +5,8 @@
 
 #include <fstream>
 
-#include "src/checkpoint/file.h"
 #include "tessera/safetensors.h"
+#include "tests/checkpoint/counting_reads.h"
 #include "tests/engine/cut_toy.h"
 #include "tests/trainer/temporary_folder.h"
 
@@ -107,21 +107,10 @@ TEST(CutSafetensors, AnyMeshGivesTheSameFileAndTakesTheSameWeights) {
   }
 }
 
-thread_local std::int64_t bytes_read = 0;
-ssize_t counted_pread(int file, void* to, std::size_t bytes, off_t offset) {
-  const ssize_t done = ::pread(file, to, bytes, offset);
-  bytes_read += std::max<ssize_t>(done, 0);
-  return done;
-}
-struct Counting {
-  Counting() { checkpoint::file_pread = &counted_pread; }
-  ~Counting() { checkpoint::file_pread = ::pread; }
-};
-
-// Beside the header and how each tensor begins. Of states that every rank holds whole, and of shards that end
-// with rows.
+// Of states that every rank holds whole, and of shards that end with rows. What comes on top is the header,
+// and how each tensor begins.
 TEST(CutSafetensors, EachRankReadsItsBytesOnly) {
-  const Counting counting;
+  const CountingReads counting;
   std::vector<UnitSpec> rows = {
       {.name = "rows",
        .parameters = {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -61,6 +62,22 @@ struct ToyRun {
 
 inline void steps(Engine& engine, int begin, int end) {
   for (int step = begin; step < end; ++step) toy_step(engine, {.step = step});
+}
+
+// Gives every element of every state another value. Collective.
+inline void write_everything(Engine& engine, std::uint32_t seed) {
+  const Layout& layout = engine.layout();
+  for (ParameterId id = 0; id < layout.parameters(); ++id) {
+    if (layout.place(id).home != id) continue;
+    for (const StateKind state :
+         {StateKind::master, StateKind::parameter, StateKind::moment1, StateKind::moment2}) {
+      if ((state == StateKind::parameter) == layout.parameter(id).trainable)
+        continue;  // it follows its master
+      std::vector<float> values(static_cast<std::size_t>(numel_of(layout.parameter(id).shape)));
+      for (float& value : values) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8);
+      engine.write(id, state, 0, values);
+    }
+  }
 }
 
 inline RunState state_at(std::int64_t step) {

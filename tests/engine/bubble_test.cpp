@@ -18,28 +18,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRanks = 4, kMicrobatches = 8;
 
-// 1 − the passes' time over all ranks' time from the first pass's begin to the last one's end, at best of a
-// few steps.
-double measured_bubble(const Pipeline& pipeline) {
-  using std::chrono::duration;
-  const std::chrono::microseconds pass(16'000 / pipeline.chunks);  // forward; backward is two
-  double best = 1;
+// The time in seconds from the first pass's begin to the last one's end over all ranks, at best of a few
+// steps. `step(engine, number)` runs a step's passes and returns when the first of this rank began.
+template <class Step>
+double shortest_step(const std::vector<UnitSpec>& units, const EngineOptions& options, const Step& step) {
+  double best = std::numeric_limits<double>::infinity();
   std::mutex mutex;
   Clock::time_point begin, end;
   run_local(kRanks, kBlocking, [&](Communicator world) {
-    EngineOptions options = pipeline_options({.pipeline = kRanks}, kRanks * pipeline.chunks, kMicrobatches);
-    options.strategy.pipeline = pipeline;
-    Engine engine(world, chain(kRanks * pipeline.chunks), options);
+    Engine engine(world, units, options);
     engine.initialize(toy_fill());
-    for (int step = 0; step < 3; ++step) {
+    for (int number = 0; number < 3; ++number) {
       if (world.rank() == 0) begin = Clock::time_point::max(), end = {};
       world.barrier();
       engine.begin(StepKind::train, kMicrobatches);
-      Clock::time_point first = Clock::time_point::max();
-      pipeline_uses(engine, {.step = step}, 0, [&](const Instruction& use) {
-        first = std::min(first, Clock::now());
-        std::this_thread::sleep_for(use.pass == Pass::forward ? pass : 2 * pass);
-      });
+      const Clock::time_point first = step(engine, number);
       const Clock::time_point last = Clock::now();
       {
         const std::lock_guard lock(mutex);
@@ -47,13 +40,27 @@ double measured_bubble(const Pipeline& pipeline) {
         end = std::max(end, last);
       }
       world.barrier();
-      const double span = duration<double>(end - begin).count();
-      const double busy = duration<double>(pass).count() * 3 * pipeline.chunks * kMicrobatches;
-      if (world.rank() == 0) best = std::min(best, 1 - busy / span);
+      if (world.rank() == 0) best = std::min(best, std::chrono::duration<double>(end - begin).count());
       engine.step({.learning_rate = 0.01});
     }
   });
   return best;
+}
+
+// 1 − the passes' time over that of the shortest step.
+double measured_bubble(const Pipeline& pipeline) {
+  const std::chrono::microseconds pass(16'000 / pipeline.chunks);  // forward; backward is two
+  EngineOptions options = pipeline_options({.pipeline = kRanks}, kRanks * pipeline.chunks, kMicrobatches);
+  options.strategy.pipeline = pipeline;
+  const double span = shortest_step(chain(kRanks * pipeline.chunks), options, [&](Engine& engine, int step) {
+    Clock::time_point first = Clock::time_point::max();
+    pipeline_uses(engine, {.step = step}, 0, [&](const Instruction& use) {
+      first = std::min(first, Clock::now());
+      std::this_thread::sleep_for(use.pass == Pass::forward ? pass : 2 * pass);
+    });
+    return first;
+  });
+  return 1 - std::chrono::duration<double>(pass).count() * 3 * pipeline.chunks * kMicrobatches / span;
 }
 
 TEST(PipelineTime, TheBubbleIsThatOfTheory) {
@@ -80,54 +87,34 @@ std::vector<UnitSpec> split_units() {
   return units;
 }
 
-// Forward, backward and weight gradients take the same time. The last unit, whose backward is whole, takes
-// none and lies on the last rank with another.
+// The time in passes in which a rank idles in the shortest step. Forward, backward and weight gradients take
+// the same time. The last unit, whose backward is whole, takes none and lies on the last rank with another.
 double idle_time(PipelineSchedule schedule) {
-  using std::chrono::duration;
   const std::chrono::microseconds pass(16'000);
-  double best = std::numeric_limits<double>::infinity();
-  std::mutex mutex;
-  Clock::time_point begin, end;
-  run_local(kRanks, kBlocking, [&](Communicator world) {
-    EngineOptions options = toy_options(1, 0);
-    options.mesh = {.pipeline = kRanks};
-    options.strategy.pipeline = {.schedule = schedule, .cuts = {1, 2, 3}};
-    options.programs = {
-        {.kind = StepKind::train, .microbatches = kMicrobatches, .activations = small_graphs(kRanks + 1)}};
-    Engine engine(world, split_units(), options);
-    engine.initialize(toy_fill());
-    for (int step = 0; step < 3; ++step) {
-      if (world.rank() == 0) begin = Clock::time_point::max(), end = {};
-      world.barrier();
-      engine.begin(StepKind::train, kMicrobatches);
-      const Clock::time_point first = Clock::now();
-      for (const Instruction& use : engine.running().instructions) {
-        if (use.op != Opcode::use) continue;
-        UnitLease lease = engine.use(use.unit, use.pass);
-        const std::string& part = engine.running().units[use.unit].parts[use.part];
-        if (use.unit < kRanks && (part == "down" || part == "down parameters"))
-          std::this_thread::sleep_for(pass);
-        const ParameterId first_of_unit = engine.layout().first_parameter(use.unit);
-        for (ParameterId id = first_of_unit; id < first_of_unit + 2; ++id)
-          if (use.find(Role::gradient) != nullptr && use.operand(Role::gradient).region.parameter == id) {
-            const TensorView gradient = lease.gradient(id);
-            std::fill_n(static_cast<float*>(gradient.data), gradient.numel, 1.0f);
-          }
-        lease.end();
-      }
-      const Clock::time_point last = Clock::now();
-      {
-        const std::lock_guard lock(mutex);
-        begin = std::min(begin, first);
-        end = std::max(end, last);
-      }
-      world.barrier();
-      if (world.rank() == 0)
-        best = std::min(best, duration<double>(end - begin) / duration<double>(pass) - 3 * kMicrobatches);
-      engine.step({.learning_rate = 0.01});
+  EngineOptions options = toy_options(1, 0);
+  options.mesh = {.pipeline = kRanks};
+  options.strategy.pipeline = {.schedule = schedule, .cuts = {1, 2, 3}};
+  options.programs = {
+      {.kind = StepKind::train, .microbatches = kMicrobatches, .activations = small_graphs(kRanks + 1)}};
+  const double span = shortest_step(split_units(), options, [&](Engine& engine, int /*step*/) {
+    const Clock::time_point first = Clock::now();
+    for (const Instruction& use : engine.running().instructions) {
+      if (use.op != Opcode::use) continue;
+      UnitLease lease = engine.use(use.unit, use.pass);
+      const std::string& part = engine.running().units[use.unit].parts[use.part];
+      if (use.unit < kRanks && (part == "down" || part == "down parameters"))
+        std::this_thread::sleep_for(pass);
+      const ParameterId first_of_unit = engine.layout().first_parameter(use.unit);
+      for (ParameterId id = first_of_unit; id < first_of_unit + 2; ++id)
+        if (use.find(Role::gradient) != nullptr && use.operand(Role::gradient).region.parameter == id) {
+          const TensorView gradient = lease.gradient(id);
+          std::fill_n(static_cast<float*>(gradient.data), gradient.numel, 1.0f);
+        }
+      lease.end();
     }
+    return first;
   });
-  return best;
+  return span / std::chrono::duration<double>(pass).count() - 3 * kMicrobatches;
 }
 
 TEST(PipelineTime, WeightGradientsFillIt) {
@@ -136,8 +123,7 @@ TEST(PipelineTime, WeightGradientsFillIt) {
         std::pair(PipelineSchedule::zb_h1, 1.0 * (kRanks - 1))}) {
     double idle = std::numeric_limits<double>::infinity();
     int quiet = 0;
-    // Of the step's time, 2 %.
-    const double slack = 0.02 * (3 * kMicrobatches + theory);
+    const double slack = 0.02 * (3 * kMicrobatches + theory);  // 2 % of the step's time
     for (int attempt = 0; attempt < 8 && quiet < 4 && idle > theory + slack; ++attempt) {
       const ProcessorTime time;
       idle = std::min(idle, idle_time(schedule));

@@ -62,23 +62,16 @@ inline void write_cut_gradients(const Engine& engine, UnitLease& lease, const To
   const Layout& layout = engine.layout();
   const Mesh& mesh = engine.options().mesh;
   const int tensor_rank = mesh.place(engine.rank(), Axis::tensor), data_rank = mesh.data_rank(engine.rank());
-  const ParameterId first = layout.first_parameter(lease.unit());
-  const auto count = static_cast<ParameterId>(layout.units()[lease.unit()].parameters.size());
-  for (ParameterId id = first; id < first + count; ++id) {
-    if (!layout.parameter(id).trainable) continue;
-    const TensorView view = lease.gradient(id);
-    std::vector<float> values(static_cast<std::size_t>(view.numel), 0.0f);
-    if (lease.gradient_beta(id) != 0.0f)
-      kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, values.data());
+  write_gradients_with(engine, lease, [&](ParameterId id, std::span<float> values) {
     const bool partial = layout.flat(layout.place(id).flat).over == TensorShare::partial;
-    for (const ShareRun& run : layout.shares(id).of_share(tensor_rank, 0, view.numel))
+    const auto numel = static_cast<std::int64_t>(values.size());
+    for (const ShareRun& run : layout.shares(id).of_share(tensor_rank, 0, numel))
       for (std::int64_t k = 0; k < run.numel; ++k) {
         const float whole = step.gradient({id, run.global + k, step.step, lease.microbatch(), data_rank});
         values[static_cast<std::size_t>(run.local + k)] +=
             engine.loss_scale() * (partial ? part_of_gradient(whole, tensor_rank, mesh.tensor) : whole);
       }
-    kernels::cast({}, view.numel, DType::fp32, values.data(), view.dtype, view.data);
-  }
+  });
 }
 
 // The uses of this rank, whatever its place in the mesh.
@@ -107,7 +100,7 @@ inline StepResult cut_step(Engine& engine, const ToyStep& step) {
   return end_cut_step(engine, step);
 }
 
-// Of whole parameters, as read_state() and read_everything().
+// What read_everything() reads, of whole parameters. Collective.
 inline std::vector<float> read_whole(Engine& engine) {
   std::vector<float> all;
   const Layout& layout = engine.layout();

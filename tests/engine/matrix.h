@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -56,8 +58,8 @@ struct RunConfig {
   Reduction reduction = Reduction::exact;
   double attention_dropout = kAttentionDropout;
   std::int64_t logits_bytes = 0;  // of a chunk of the head's rows; 0: the model's own
-  // Of queries, and of keys and values, with 8 channels each and an MLP of as many columns more; 0: the
-  // model's own, see below.
+  // Heads of queries, and of keys and values, with 8 channels each; the MLP grows alike. 0: the model's own,
+  // see below.
   int heads = 0;
 };
 
@@ -153,6 +155,13 @@ inline ::testing::AssertionResult same_bits(const RunResult& result, const RunRe
   auto norms = same_bits("norms", result.norms, expected.norms);
   if (!norms) return norms;
   return same_bits("weights", result.weights, expected.weights);
+}
+
+// The largest difference of two values relative to that of `b`.
+inline double furthest(const std::vector<double>& a, const std::vector<double>& b) {
+  double most = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) most = std::max(most, std::fabs(a[k] - b[k]) / std::fabs(b[k]));
+  return most;
 }
 
 // Sequences of one global batch, the same for any world: sample g of the step.

@@ -2,7 +2,6 @@
 // schedules, counts of microbatches.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <random>
 #include <set>
@@ -37,12 +36,6 @@ RunConfig unpiped(RunConfig run) {
   run.unit_activations = {};
   run.state_over_replicas = run.parameters_over_replicas = false;
   return run;
-}
-
-double furthest(const std::vector<double>& a, const std::vector<double>& b) {
-  double most = 0;
-  for (std::size_t k = 0; k < a.size(); ++k) most = std::max(most, std::fabs(a[k] - b[k]) / std::fabs(b[k]));
-  return most;
 }
 
 // One run of each cell is enough: cells that differ in pipeline alone share their reference.

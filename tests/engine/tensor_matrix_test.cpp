@@ -1,8 +1,6 @@
 // Tensor ranks: layers that several ranks split train as one rank does, and no strategy changes a bit.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tests/engine/matrix.h"
 #include "tests/program/random_strategy.h"
 #include "tests/program/sanitized.h"
@@ -10,12 +8,6 @@
 
 namespace tessera::testing {
 namespace {
-
-double furthest(const std::vector<double>& a, const std::vector<double>& b) {
-  double most = 0;
-  for (std::size_t k = 0; k < a.size(); ++k) most = std::max(most, std::fabs(a[k] - b[k]) / std::fabs(b[k]));
-  return most;
-}
 
 RunConfig base(Family family, DType dtype) {
   return {.family = family, .reduce = ReduceWhen::each, .dtype = dtype, .poison = true, .heads = 4};

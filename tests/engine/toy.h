@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,8 +90,10 @@ struct ToyStep {
   std::function<bool(UnitId, Pass, int microbatch)> skip = {};  // where skip() stands for the use
 };
 
-// Adds (or sets, as the lease says) the gradients of one backward.
-inline void write_gradients(const Engine& engine, UnitLease& lease, const ToyStep& step, float scale = 1.0f) {
+// Adds (or sets, as the lease says) the gradients of one backward. `add(id, values)` adds to those of one
+// parameter, as many as the rank has, in the order of its memory.
+template <class Add>
+void write_gradients_with(const Engine& engine, UnitLease& lease, const Add& add) {
   const Layout& layout = engine.layout();
   const ParameterId first = layout.first_parameter(lease.unit());
   const auto count = static_cast<ParameterId>(layout.units()[lease.unit()].parameters.size());
@@ -100,11 +103,17 @@ inline void write_gradients(const Engine& engine, UnitLease& lease, const ToySte
     std::vector<float> values(static_cast<std::size_t>(view.numel), 0.0f);
     if (lease.gradient_beta(id) != 0.0f)
       kernels::cast({}, view.numel, view.dtype, view.data, DType::fp32, values.data());
-    for (std::int64_t k = 0; k < view.numel; ++k)
-      values[static_cast<std::size_t>(k)] +=
-          scale * step.gradient({id, k, step.step, lease.microbatch(), engine.rank()});
+    add(id, std::span(values));
     kernels::cast({}, view.numel, DType::fp32, values.data(), view.dtype, view.data);
   }
+}
+
+inline void write_gradients(const Engine& engine, UnitLease& lease, const ToyStep& step, float scale = 1.0f) {
+  write_gradients_with(engine, lease, [&](ParameterId id, std::span<float> values) {
+    std::int64_t index = 0;
+    for (float& value : values)
+      value += scale * step.gradient({id, index++, step.step, lease.microbatch(), engine.rank()});
+  });
 }
 
 // The uses of all microbatches, in the default order.
