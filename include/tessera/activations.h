@@ -119,6 +119,8 @@ struct UnitGraph {
   std::int64_t workspace_bytes() const;  // the most of any part
   // The value whose memory it takes, through all that lie between.
   ValueId root(ValueId value) const;
+  // The value that it is made of, through all exchanges, which a part of the unit or another unit writes.
+  ValueId source(ValueId value) const;
   // The parts that a pass of such a step runs, by place, in the order in which they run. For forward and
   // backward: all of theirs. For a recompute: those that make again what backward reads and `recompute` did
   // not keep; none where that is nothing.
@@ -135,7 +137,7 @@ struct UnitGraph {
 // parameters, and nothing else, are of Pass::weight_gradient, those that it declares so take theirs from the
 // parts of backward that write them else, and no value is written over another that they read. Unchanged
 // where a part of backward still writes both gradients and values: then all stay together.
-UnitGraph split_backward(UnitGraph graph);
+UnitGraph split_backward(const UnitGraph& graph);
 
 struct ActivationSpec {
   IdVector<UnitGraph> units;     // empty, or one per unit

@@ -30,6 +30,9 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
+// Places along a padded dim that each of so many ranks has.
+constexpr std::int64_t padded_part(std::int64_t length, int ranks) { return (length + ranks - 1) / ranks; }
+
 // "dim 0", "dim 1, segments [8, 8]", "dim 0, padded"; "none".
 std::string to_string(const Cut& cut);
 

@@ -95,6 +95,14 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
+// The value that an operand of a use is, by its role; kNoValue where it is none.
+constexpr ValueId value_of(const Operand& operand) {
+  if (operand.role == Role::value) return operand.region.value;
+  for (ValueId shared = SharedValue::batch; shared >= SharedValue::input_gradient; --shared)
+    if (role_of(shared) == operand.role) return shared;
+  return kNoValue;
+}
+
 std::string_view name_of(Role role);
 std::string_view name_of(Access access);
 std::string_view name_of(Region::Kind kind);

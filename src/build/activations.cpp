@@ -1,7 +1,24 @@
 // What the modules' uses read and write besides parameters and gradients, and from when to when it is kept.
+#include <fmt/format.h>
+
 #include "src/build/builder.h"
+#include "tessera/error.h"
 
 namespace tessera {
+
+IdVector<UnitGraph> Builder::split_graphs(const Mesh& mesh, const StepSpec& spec) {
+  const PipelineSchedule schedule = spec.strategy.pipeline.schedule;
+  if (mesh.pipeline == 1 || !splits_backward(schedule) || spec.kind == StepKind::evaluate) return {};
+  IdVector<UnitGraph> graphs = spec.activations.units;
+  // The last unit's backward follows its forward at once, and makes the losses.
+  for (UnitId unit = 0; unit + 1 < graphs.count(); ++unit) graphs[unit] = split_backward(graphs[unit]);
+  if (std::ranges::none_of(graphs, &UnitGraph::is_split))
+    throw UsageError(fmt::format(
+        "pipeline.schedule {} runs weight gradients apart, but no unit declares parts of backward that write "
+        "gradients and no value; take another schedule, or declare such parts",
+        name_of(schedule)));
+  return graphs;
+}
 
 // −1 where it takes no memory, or is not there at all: the input of the first unit, say.
 BufferId Builder::buffer_of(UnitId unit, ValueId value, int microbatch) const {

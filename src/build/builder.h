@@ -178,7 +178,9 @@ class Builder {
   std::span<const FlatId> read_by(const Use& use) const;
   bool reads_batch(UnitId unit) const;
   bool has_activations() const { return !spec_.activations.units.empty(); }
-  const UnitGraph& graph(UnitId unit) const { return graphs_[unit]; }
+  const UnitGraph& graph(UnitId unit) const {
+    return split_graphs_.empty() ? spec_.activations.units[unit] : split_graphs_[unit];
+  }
   // The pass in which the unit's gradients are written.
   Pass gradient_pass(UnitId unit) const {
     return has_activations() && graph(unit).is_split ? Pass::weight_gradient : Pass::backward;
@@ -277,6 +279,9 @@ class Builder {
   void hand_on(FlatId flat);
 
   // activations.cpp
+  //
+  // Throws UsageError where the schedule splits backwards and no unit's can be.
+  static IdVector<UnitGraph> split_graphs(const Mesh& mesh, const StepSpec& spec);
   void exchange(const Slot& slot, ValueId value);
   bool writes_first(const Instruction& use, ValueId value) const;
   void access_activations(Instruction& use);
@@ -304,7 +309,7 @@ class Builder {
   const Layout& layout_;
   const Mesh mesh_;
   const StepSpec& spec_;
-  const IdVector<UnitGraph> graphs_;  // by unit, as the schedule wants them
+  const IdVector<UnitGraph> split_graphs_;  // by unit; empty where the schedule runs backwards whole
   const int pipeline_rank_;
   const Rounds rounds_;
   Partition partition_;

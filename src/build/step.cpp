@@ -17,31 +17,12 @@ std::vector<int> first_data_ranks(std::span<const StepSpec> specs) {
   return first;
 }
 
-namespace {
-
-// Throws UsageError where the schedule splits backwards and no unit's can be.
-IdVector<UnitGraph> graphs_of(const Mesh& mesh, const StepSpec& spec) {
-  IdVector<UnitGraph> graphs = spec.activations.units;
-  const PipelineSchedule schedule = spec.strategy.pipeline.schedule;
-  if (mesh.pipeline == 1 || !splits_backward(schedule) || spec.kind == StepKind::evaluate) return graphs;
-  // The last unit's backward follows its forward at once, and makes the losses.
-  for (UnitId unit = 0; unit + 1 < graphs.count(); ++unit) graphs[unit] = split_backward(graphs[unit]);
-  if (std::ranges::none_of(graphs, &UnitGraph::is_split))
-    throw UsageError(fmt::format(
-        "pipeline.schedule {} runs weight gradients apart, but no unit declares parts of backward that write "
-        "gradients and no value; take another schedule, or declare such parts",
-        name_of(schedule)));
-  return graphs;
-}
-
-}  // namespace
-
 Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, int pipeline_rank,
                  int data_rank)
     : layout_(layout),
       mesh_((check_spec(layout, mesh, spec), mesh)),
       spec_(spec),
-      graphs_(graphs_of(mesh, spec)),
+      split_graphs_(split_graphs(mesh, spec)),
       pipeline_rank_(pipeline_rank),
       rounds_(rounds_of(spec)),
       partition_(layout.units().count(), mesh.pipeline, spec.strategy.pipeline),

@@ -58,9 +58,7 @@ void check_cut(const std::string& parameter, const Shape& shape, const Cut& cut)
 // How long each rank's part of a segment is.
 std::int64_t share_of_segment(const std::string& parameter, const Shape& shape, const Cut& cut,
                               std::size_t segment, std::int64_t length, int ranks) {
-  const std::int64_t share = length / ranks, rest = length % ranks;
-  if (rest == 0) return share;
-  if (cut.padded) return share + 1;
+  if (cut.padded || length % ranks == 0) return padded_part(length, ranks);
   throw UsageError(fmt::format(
       "parameter '{}' of shape {} is cut along dim {} over {} tensor ranks; they do not divide its segment "
       "{}, of length {}: it must be a multiple of {}{}",

@@ -11,8 +11,8 @@ namespace {
 enum Index : std::size_t { kToken, kPosition };
 enum EmbedValue : ValueId {
   kDroppedGradient,  // [stream rows, channels], behind dropout, where there is any
-  // Of several tensor ranks, each of which has some rows of the table:
-  kRows,           // [tokens, channels]: those of its tokens, zeros for others
+  // These are there on several tensor ranks, each of which has some rows of the table.
+  kRows,           // [tokens, channels]: the rows of its tokens, zeros for others
   kRowsSum,        // [stream rows, channels] fp32
   kGradientWhole,  // [tokens, channels]: the gradient of all ranks' rows
 };
@@ -99,8 +99,8 @@ class Embed final : public Module {
   }
 
  private:
-  // What its parts do: on one rank it embeds; of several each looks up its own rows, whose sum gets
-  // positions.
+  // What its parts do. One rank embeds. Each of several looks up its own rows, and adds positions to its part
+  // of their sum.
   enum class Row : std::uint8_t { embed, look_up, positions, dropout, gradients };
   static constexpr const char* kNames[] = {"embedding", "look up", "positions", "dropout", "embedding"};
 
@@ -112,7 +112,7 @@ class Embed final : public Module {
     return rows;
   }
 
-  // This rank's rows' gradient.
+  // The gradient of the rows that this rank has of the output.
   ValueId own_gradient() const { return config_.dropout > 0 ? ValueId{kDroppedGradient} : kOutputGradient; }
 
   void add_exchanged(const BatchShape& shape, const Target& target, UnitGraph& graph) const {
@@ -167,7 +167,7 @@ class Embed final : public Module {
     drop_stream(config_, context, compute, 0, output, output);
   }
 
-  // Of all tokens, for this rank's rows of the table.
+  // Goes through all tokens, for this rank's rows of the table.
   void gradients(const ModuleContext& context, const kernels::ComputeContext& compute,
                  const void* output_gradient) const {
     kernels::EmbeddingBackward arguments = {.tokens = static_cast<const std::int32_t*>(context.batch),
@@ -183,7 +183,7 @@ class Embed final : public Module {
   }
 
   kernels::EmbeddingShape kernel_shape(const BatchShape& shape, int ranks, int rank) const {
-    const std::int64_t of_rank = (config_.vocabulary + ranks - 1) / ranks;
+    const std::int64_t of_rank = padded_part(config_.vocabulary, ranks);
     return {.batch = shape.sequences,
             .sequence = shape.length,
             .channels = config_.channels,

@@ -64,6 +64,11 @@ ValueId UnitGraph::root(ValueId value) const {
   return value;
 }
 
+ValueId UnitGraph::source(ValueId value) const {
+  while (value >= 0 && values[value].exchanged != kNoValue) value = values[value].exchanged;
+  return value;
+}
+
 bool UnitGraph::has_exchanges() const {
   return std::ranges::any_of(values, [](const ValueSpec& value) { return value.exchanged != kNoValue; });
 }
@@ -188,8 +193,8 @@ class Check {
 
   // Whether what the value is made of is there, through all exchanges.
   bool there(Pass pass, ValueId id) const {
-    while (id >= 0 && graph_.values[id].exchanged != kNoValue) id = graph_.values[id].exchanged;
-    return id >= 0 ? written_.contains(id) : may_read(pass, id);
+    const ValueId source = graph_.source(id);
+    return source >= 0 ? written_.contains(source) : may_read(pass, source);
   }
 
   void check(const PartSpec& part) {

@@ -18,12 +18,6 @@ std::vector<int> all_of(const UnitGraph& graph, Pass pass, StepKind kind) {
   return places;
 }
 
-// The value that a part of the unit, or another unit, has written, through all exchanges.
-ValueId made_of(const UnitGraph& graph, ValueId value) {
-  while (value >= 0 && graph.values[value].exchanged != kNoValue) value = graph.values[value].exchanged;
-  return value;
-}
-
 // Finds, from what backward reads, the parts that make it again.
 class Again {
  public:
@@ -33,7 +27,7 @@ class Again {
     for (const PartSpec& part : graph_.parts)
       if (part.pass == Pass::backward || (part.pass == Pass::weight_gradient && graph_.is_split))
         for (const ValueId read : part.reads)
-          if (const ValueId value = made_of(graph_, read);
+          if (const ValueId value = graph_.source(read);
               value >= 0 && graph_.values[value].keep != Keep::pass)
             need(value);
     // A part that recomputes from less reads only what was kept, so that it can run first.
@@ -47,7 +41,7 @@ class Again {
   bool there(ValueId value) const { return value < 0 || graph_.values[value].is_kept(recompute_); }
 
   void need(ValueId wanted) {
-    const ValueId value = made_of(graph_, wanted);
+    const ValueId value = graph_.source(wanted);
     if (there(value) || graph_.values[value].bytes == 0) return;
     const int maker = maker_of(value);
     if (maker < 0 || !chosen_.insert(maker).second) return;
@@ -74,7 +68,7 @@ class Again {
 
 }  // namespace
 
-UnitGraph split_backward(UnitGraph graph) {
+UnitGraph split_backward(const UnitGraph& graph) {
   UnitGraph split = graph;
   for (const PartSpec& apart : graph.parts)
     if (apart.pass == Pass::weight_gradient && apart.gradients)
@@ -131,10 +125,10 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, Recompute recompute, StepK
   const auto place = [&](auto&& self, ValueId value, std::size_t reader) -> void {
     if (value < 0 || values[value].exchanged == kNoValue || placed[value]) return;
     placed[value] = true;
-    const ValueId source = made_of(*this, value);
+    const ValueId made_of = source(value);
     std::size_t at = reader > 0 ? reader - 1 : 0;
     for (std::size_t k = 0; k < reader; ++k)
-      if (source >= 0 && parts[running[k]].writes_value(source)) at = k + 1;
+      if (made_of >= 0 && parts[running[k]].writes_value(made_of)) at = k + 1;
     self(self, values[value].exchanged, at);
     ahead[at].push_back(value);
   };

@@ -62,14 +62,11 @@ struct Trainer::Impl {
   }
   void collect(Pass pass, const ModuleContext& context);
   // The logits that a rank with this place along the tensor axis makes.
-  struct Span {
-    std::int64_t first = 0, count = 0;
-  };
-  Span logits_of(int place) const {
+  ElementRange logits_of(int place) const {
     const int ranks = options.engine.mesh.tensor;
-    const std::int64_t each = (model->vocabulary + ranks - 1) / ranks;
-    const std::int64_t first = std::min(place * each, model->vocabulary);
-    return {.first = first, .count = std::min(each, model->vocabulary - first)};
+    const std::int64_t each = padded_part(model->vocabulary, ranks);
+    return {.begin = std::min(place * each, model->vocabulary),
+            .end = std::min((place + 1) * each, model->vocabulary)};
   }
   // Of what needs the program that `generation` plans, before ranks wait for each other.
   void check_planned(const char* call) const;
@@ -182,8 +179,8 @@ void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
   const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
   if (pass != last_pass) return;
   if (logits) {
-    const Span own = logits_of(context.tensor_rank);
-    return engine.transfer(logits + own.first, context.logits + own.first, 4 * own.count);
+    const ElementRange own = logits_of(context.tensor_rank);
+    return engine.transfer(logits + own.begin, context.logits + own.begin, 4 * own.numel());
   }
   engine.add_loss(context.total);
 }
@@ -312,8 +309,8 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
   });
   const Mesh& mesh = impl.options.engine.mesh;
   for (int place = 0; place < mesh.tensor && mesh.pipeline * mesh.tensor > 1; ++place) {
-    const Impl::Span part = impl.logits_of(place);
-    impl.results.broadcast(logits.data() + part.first, 4 * part.count,
+    const ElementRange part = impl.logits_of(place);
+    impl.results.broadcast(logits.data() + part.begin, 4 * part.numel(),
                            mesh.rank({mesh.pipeline - 1, 0, 0, place}), {.operation = "logits"});
   }
   return logits;

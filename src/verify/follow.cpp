@@ -103,40 +103,16 @@ void Follower::use(InstructionId id) {
   const Instruction& use = program_.at(id);
   if (!check_use(id)) return;
   for (const Operand& operand : use.operands) {
-    const auto reads_or_makes = [&](Term term) {
-      if (reads(operand.access)) check_activation(id, operand, term);
-      // What backward changes in place is nothing that others could read.
-      if (writes(operand.access))
-        contents_.whole(operand.buffer) = operand.access == Access::modify ? kUndefined : term;
-    };
-    switch (operand.role) {
-      case Role::parameters:
-        check_state(id, operand, Stored::parameter, current(buffer(operand.buffer).flat), "reads");
-        break;
-      case Role::gradient:
-        use_gradient(id, operand);
-        break;
-      case Role::batch:
-        reads_or_makes(term_of(use, SharedValue::batch));
-        break;
-      case Role::input:
-        reads_or_makes(term_of(use, SharedValue::input));
-        break;
-      case Role::output:
-        reads_or_makes(term_of(use, SharedValue::output));
-        break;
-      case Role::output_gradient:
-        reads_or_makes(term_of(use, SharedValue::output_gradient));
-        break;
-      case Role::input_gradient:
-        reads_or_makes(term_of(use, SharedValue::input_gradient));
-        break;
-      case Role::value:
-        reads_or_makes(term_of(use, operand.region.value));
-        break;
-      default:
-        break;
-    }
+    const ValueId value = value_of(operand);
+    if (operand.role == Role::parameters)
+      check_state(id, operand, Stored::parameter, current(buffer(operand.buffer).flat), "reads");
+    if (operand.role == Role::gradient) use_gradient(id, operand);
+    if (value == kNoValue) continue;
+    const Term term = term_of(use, value);
+    if (reads(operand.access)) check_activation(id, operand, term);
+    // What backward changes in place is nothing that others could read.
+    if (writes(operand.access))
+      contents_.whole(operand.buffer) = operand.access == Access::modify ? kUndefined : term;
   }
 }
 

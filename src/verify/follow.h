@@ -96,12 +96,12 @@ class Follower {
   void begin();
   bool step(InstructionId id);
   bool applies(InstructionId id);
-  // The version of the flat that uses read: that at the step's begin, with what the step before left.
   // The axes along which the flat's gradients are summed.
   AxisSet summed_over(FlatId flat) const {
     return layout().flat(flat).over == TensorShare::partial ? model_.ranks
                                                             : model_.ranks.without(Axis::tensor);
   }
+  // The version of the flat that uses read: that at the step's begin, with what the step before left.
   int current(FlatId flat) const { return model_.carried[flat] && answers_.previous ? 1 : 0; }
   Stored stored_in(BufferId id) const;
   static Stored stored_as(Role role);
