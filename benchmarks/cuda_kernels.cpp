@@ -282,8 +282,8 @@ Measurement cross_entropy(const Gpu& gpu, Tensors& tensors, const kernels::Cross
   });
 }
 
-// Of one rank's columns of a vocabulary: statistics read the logits; gradients read them, too, and take their
-// place.
+// Measures one rank's columns of a vocabulary. Statistics read the logits. Gradients read them, too, and take
+// their place.
 Measurement softmax(const Gpu& gpu, Tensors& tensors, const kernels::SoftmaxShape& shape, bool gradients) {
   const std::int64_t stride = kernels::logits_stride(shape, DeviceType::cuda);
   auto* const logits = static_cast<float*>(tensors.take_filled(shape.rows * stride, DType::fp32));

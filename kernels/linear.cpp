@@ -14,7 +14,7 @@
 namespace tessera::kernels {
 namespace {
 
-// Of the output; 0 where it is dense, so that a product has one key.
+// The leading dim of the output. It is 0 where the output is dense, so that a product has one key.
 std::int64_t leading_of(const LinearShape& s) { return s.out_stride == s.out ? 0 : s.out_stride; }
 
 MatmulShape forward_shape(const LinearShape& s, bool bias) {

@@ -60,15 +60,13 @@ constexpr LinearShape logits_layer(const SoftmaxShape& shape, std::int64_t chann
 }
 // The same layer for backward, which reads their gradients.
 constexpr LinearShape gradients_layer(const SoftmaxShape& shape, std::int64_t channels, DeviceType device) {
-  return {.rows = shape.rows,
-          .in = channels,
-          .out = shape.columns,
-          .type = shape.type,
-          .out_stride = gradients_stride(shape, device)};
+  LinearShape layer = logits_layer(shape, channels, device);
+  layer.out_stride = gradients_stride(shape, device);
+  return layer;
 }
 
-// Of one row and one rank's columns without padding. A rank that has only padding has {-infinity, 0, 0}, and
-// a row that is not counted may have any.
+// What a rank says of its logits of one row, padding left out. A rank that has only padding has {-infinity,
+// 0, 0}, and a row that is not counted may have any.
 struct SoftmaxStatistics {
   float maximum;       // of the logits
   float sum;           // of e^(logit - maximum)

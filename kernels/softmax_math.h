@@ -11,7 +11,8 @@
 
 namespace tessera::kernels {
 
-// Of `row`, from statistics [ranks, rows]. One rank's are returned to the bit, since e^0 is 1.
+// Combines what all ranks say of `row`, from statistics [ranks, rows]. Those of a rank alone are returned to
+// the bit, since e^0 is 1.
 TESSERA_HOST_DEVICE inline SoftmaxStatistics combined(const SoftmaxStatistics* statistics, int ranks,
                                                       std::int64_t rows, std::int64_t row) {
   SoftmaxStatistics all = {-INFINITY, 0.0f, 0.0f};

@@ -70,8 +70,8 @@ struct Flat {
   std::int64_t shard_numel = 0;            // S; a multiple of slice_numel
   std::int64_t slice_numel = 0;            // of the slice of a shard that one replica holds; a multiple of
                                            // kAlignmentBytes / bytes_of(dtype)
-  // Of the equal part of a slice in which one tensor rank sums, where tensor ranks have copies; a multiple of
-  // the same. Where they have none, the slice.
+  // Where tensor ranks have copies, each of them sums this many elements of a slice, equal parts of it; a
+  // multiple of the same. Where they have none, it is all of the slice.
   std::int64_t piece_numel = 0;
   std::int64_t padded_numel = 0;  // S · shards
 };

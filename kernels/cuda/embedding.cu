@@ -18,7 +18,7 @@ __device__ inline bool is_token(std::int32_t token, std::int64_t vocabulary) {
   return token >= 0 && token < vocabulary;
 }
 
-// With the number of the table's rows for every kernel.
+// Gives every kernel the number of the table's rows.
 EmbeddingShape resolved(EmbeddingShape shape) {
   shape.table_rows = shape.table_rows_or_all();
   return shape;

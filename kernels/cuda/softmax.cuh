@@ -27,8 +27,8 @@ __device__ inline float exp_of(float x) {
 #endif
 }
 
-// Of the logits of a row that a thread, then all of its block, have seen: the maximum and, in sum[0], the sum
-// of e^(logit - maximum).
+// What a thread, then all of its block, has seen of a row's logits: the maximum and, in sum[0], the sum of
+// e^(logit - maximum).
 struct Softmax {
   float maximum = kNoLogit;
   float sum[1] = {0.0f};
@@ -158,7 +158,8 @@ struct Sharing {
 using Short = Sharing<512, 1, 8>;
 using Long = Sharing<1024, 2, 4>;
 
-// Of a row that Short shares. At once a GPU works on some 528 (H100), in its cache are 50 MB.
+// The most bytes of a row that Short shares. A GPU works on some 528 rows at once (H100), and its cache has
+// 50 MB.
 constexpr std::int64_t kMostCachedBytes = 64 << 10;
 constexpr bool is_short(std::int64_t count) { return count * 4 <= kMostCachedBytes; }
 

@@ -31,7 +31,7 @@ StoredStates::StoredStates(std::filesystem::path folder, const Engine& engine)
   check_layout(first.header, stored_units_, *layout_, first.path.string());
 }
 
-// Of this engine's units, cut as they were there.
+// The layout that this engine's units had there, where they may have been cut otherwise.
 Layout StoredStates::stored_layout() const {
   IdVector<UnitSpec> units = own_layout_.units();
   for (UnitId unit = 0; unit < units.count(); ++unit)

@@ -38,7 +38,8 @@ void add_runs(const Layout& layout, FlatId flat, const ElementRange& mine, Updat
   }
 }
 
-// Of what tensor ranks have copies of they must round alike. What is cut is elsewhere on each.
+// Tensor ranks must round alike what they have copies of. What is cut, each of them rounds by a key of its
+// own.
 std::uint64_t rounding_key(const std::string& unit, const Flat& flat, int tensor_rank) {
   const std::uint64_t share = flat.over == TensorShare::cut ? static_cast<std::uint64_t>(tensor_rank) + 2
                                                             : flat.over == TensorShare::partial;

@@ -39,7 +39,8 @@ class InitialValues {
   const Spread parameters_;  // how they lie on the ranks
   std::vector<Shared> shared_;
   std::uint64_t identity_ = 0;
-  // Of all that no other pipeline rank holds: of what tensor ranks have copies of, and of what is cut.
+  // Hashes of all that no other pipeline rank holds. The first is of what tensor ranks have copies of, the
+  // second of what is cut.
   std::uint64_t own_copied_ = 0, own_cut_ = 0;
 };
 

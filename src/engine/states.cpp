@@ -98,7 +98,7 @@ void Engine::Impl::bring_share(const Wanted& wanted, const Spread& spread, int t
   }
 }
 
-// The same of a range of the whole parameter.
+// Collective: every rank learns of a range of the whole parameter, share by share.
 template <typename Load>
 void Engine::Impl::bring(const Wanted& wanted, const Spread& spread, const Load& load) {
   const TensorShares& shares = layout.shares(wanted.parameter);

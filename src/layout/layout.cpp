@@ -118,7 +118,7 @@ void Layout::number_parameters() {
   }
 }
 
-// Of a frozen parameter there is no gradient that could be partial.
+// A frozen parameter has no gradient that could be partial.
 TensorShare Layout::share_of(const ParameterSpec& parameter) const {
   if (tensor_ == 1) return TensorShare::copied;
   if (parameter.cut.dim >= 0) return TensorShare::cut;

@@ -27,7 +27,7 @@ struct BlockIndices {
   }
 };
 
-// In the model's type, unless said otherwise; columns and rows as BlockShapes says.
+// All are in the model's type, unless said otherwise. BlockShapes says what their rows and columns are.
 enum BlockValue : ValueId {
   kNorm1,            // [stream rows, channels]: output of the first norm
   kMean1,            // [stream rows] fp32; nothing for RMSNorm
@@ -53,8 +53,9 @@ enum BlockValue : ValueId {
   kQkvGradient,
   kNorm1Gradient,
   kValuesAlone,  // on one rank, so many
-  // Of several tensor ranks, what exchanges make, and are made of. `Whole`: [tokens, channels], of all ranks'
-  // rows. `Partial`: [tokens, channels] fp32, this rank's part of a sum. `Sum`: [stream rows, channels] fp32.
+  // Several tensor ranks also have what exchanges make, and are made of. `Whole` is [tokens, channels], of
+  // all ranks' rows. `Partial` is [tokens, channels] fp32, this rank's part of a sum. `Sum` is [stream rows,
+  // channels] fp32.
   kNorm1Whole = kValuesAlone,
   kAttentionPartial,
   kAttentionSum,
@@ -126,7 +127,7 @@ class BlockRun {
   void qkv_gradient() const;
   void norm1_sum() const;
   void norm1_gradient() const;
-  // Where weight gradients run apart: those of the norms' parameters.
+  // These make the gradients of the norms' parameters, where weight gradients run apart.
   void norm1_parameters() const;
   void norm2_parameters() const;
 

@@ -11,13 +11,14 @@
 
 namespace tessera::nn {
 
-// Of all tensor ranks together.
+// Columns of queries, keys and values, and of the input of the MLP's activation function. Both count those of
+// all tensor ranks.
 std::int64_t qkv_channels(const TransformerConfig& config);
-// Columns of the input of the MLP's activation function.
 std::int64_t up_channels(const TransformerConfig& config);
 
-// The shapes of all ops in a block, for one microbatch. Of several tensor ranks each has as many heads, and
-// columns of the MLP, of all rows; between the layers, in the residual stream, it has as many rows.
+// The shapes of all ops in a block, for one microbatch. Inside the layers a tensor rank has its share of the
+// heads, and of the MLP's columns, for all rows. Between them, in the residual stream, it has its share of
+// the rows.
 struct BlockShapes {
   kernels::AttentionShape attention;
   kernels::RotaryShape rotary;

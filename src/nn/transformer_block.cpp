@@ -24,7 +24,7 @@ class Block final : public Module {
     const std::int64_t channels = config_.channels;
     std::vector<ParameterSpec> specs;
     const auto name = [&](const char* part) { return fmt::format("block.{}.{}", index_, part); };
-    // Of several tensor ranks each has some of the layer's outputs, by segments, or of its inputs.
+    // Each tensor rank has some of the layer's outputs, by segments, or some of its inputs.
     const auto add_linear = [&](const char* part, std::int64_t in, std::int64_t out, const Cut& cut) {
       specs.push_back({.name = name(part) + ".weight",
                        .shape = {out, in},
