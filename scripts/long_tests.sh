@@ -10,7 +10,12 @@ word=${1:-}
 # SETTING FOLDER/PROGRAM: the setting says how much of its cases the test takes.
 tests='
 TESSERA_SEEDS=1:24 plan/random_plan_test
+TESSERA_SEEDS=1:200 verify/prove_test
+TESSERA_SEEDS=1:100 engine/engine_random_strategy_test
 TESSERA_SEEDS=1:400 engine/tensor_matrix_test
+TESSERA_SAMPLE=1 build/offload_test
+TESSERA_SAMPLE=1 plan/memory_plan_test
+TESSERA_SAMPLE=1 tune/choose_activations_test
 TESSERA_SAMPLE=1 engine/engine_update_when_test
 TESSERA_SAMPLE=1 engine/offload_matrix_test
 TESSERA_SAMPLE=1 engine/engine_simulated_test

@@ -205,7 +205,7 @@ bool run_seed(std::uint64_t seed) {
 }
 
 TEST(RandomStrategies, ChangeNoBit) {
-  const Seeds seeds(100);
+  const Seeds seeds(50);
   std::uint64_t ran = 0;
   for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) ran += run_seed(seed) ? 1 : 0;
   std::cout << ran << " of " << seeds.count << " draws ran; the others cannot be built\n";

@@ -121,7 +121,7 @@ RunConfig drawn_run(std::uint64_t seed) {
 }
 
 TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
-  const Seeds seeds(kSanitized ? 4 : 40);
+  const Seeds seeds(kSanitized ? 4 : 20);
   int over_tensor = 0;
   for (std::uint64_t seed = seeds.from; seed < seeds.from + seeds.count; ++seed) {
     const RunConfig run = drawn_run(seed);

@@ -16,6 +16,7 @@
 #include "tessera/plan_memory.h"
 #include "tessera/verify.h"
 #include "tests/plan/gpt2_sizes.h"
+#include "tests/program/sampled.h"
 #include "tests/program/sanitized.h"
 
 namespace tessera {
@@ -220,7 +221,8 @@ class RandomModel {
 TEST(PlanQuality, NearlyAllRandomLayoutsTakeAtMostTenPercentOverTheLiveBytes) {
   Worst worst;
   int models = 0, over = 0;
-  for (unsigned seed = 0; seed < (testing::kSanitized ? 40 : 1000); ++seed) {
+  for (unsigned seed = 0;
+       seed < static_cast<unsigned>((testing::kSanitized ? 120 : 1000) / testing::sampled_each(3)); ++seed) {
     const RandomModel model(seed);
     const Layout layout(model.units, model.shards);
     const SpacePlan plan = plan_memory(train_and_evaluate(layout, model.spec)).space(Space::device);

@@ -226,7 +226,7 @@ bool run_seed(std::uint64_t seed, std::size_t& advised) {
 }
 
 TEST(RandomPlans, HoldWhatIsPromised) {
-  const Seeds seeds(12);
+  const Seeds seeds(8);
   std::uint64_t ran = 0;
   std::size_t advised = 0;
   for (std::uint64_t seed = seeds.from; seed < seeds.end(); ++seed) ran += run_seed(seed, advised) ? 1 : 0;

@@ -16,7 +16,7 @@
 namespace tessera::testing {
 namespace {
 
-Seeds drawn() { return Seeds(kSanitized ? 30 : 200); }
+Seeds drawn() { return Seeds(kSanitized ? 20 : 60); }
 
 // Calls visit(case, world, words) for each draw that can be built.
 template <class Visit>
