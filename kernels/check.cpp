@@ -24,6 +24,14 @@ void check_beta(float beta, const char* op) {
   throw UsageError(std::string(op) + ": beta is " + std::to_string(beta) + "; use 0 or 1");
 }
 
+void check_copy(const CopyShape& shape) {
+  for (const auto& [name, stride] :
+       {std::pair("input_stride", shape.input_stride), std::pair("output_stride", shape.output_stride)})
+    if (stride < shape.row_bytes)
+      throw UsageError("copy_rows: " + std::string(name) + " is " + std::to_string(stride) +
+                       "; it must be at least row_bytes, which is " + std::to_string(shape.row_bytes));
+}
+
 void check_chain(std::size_t contributions, float beta) {
   constexpr std::size_t kMostContributions = 1024;
   check_beta(beta, "ordered_chain");

@@ -15,6 +15,7 @@ constexpr std::int64_t workspace_part_bytes(std::int64_t bytes) { return (bytes 
 void check_workspace(const ComputeContext& context, std::int64_t needed_bytes, const char* op);
 void check_compute_type(DType type, const char* op);
 void check_beta(float beta, const char* op);
+void check_copy(const CopyShape& shape);
 void check_chain(std::size_t contributions, float beta);
 void check_squares(const Squares& squares);
 void check_update(const OptimizerArguments& arguments);

@@ -27,4 +27,17 @@ void fill(const ComputeContext& context, DType type, std::int64_t numel, float v
 // output = input, byte by byte.
 void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* input, void* output);
 
+// Some columns of a matrix: `rows` times `row_bytes` bytes. Each row begins `input_stride` bytes behind the
+// one before it, and `output_stride` bytes in the output.
+struct CopyShape {
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t input_stride = 0;
+  std::int64_t output_stride = 0;
+};
+
+// output row = input row, byte by byte. What lies between the output's rows stays as it is. Input and output
+// must not overlap. UsageError naming the stride that is less than row_bytes.
+void copy_rows(const ComputeContext& context, const CopyShape& shape, const void* input, void* output);
+
 }  // namespace tessera::kernels

@@ -41,6 +41,11 @@ void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* i
   ops_of(context.device).copy_bytes(context, bytes, input, output);
 }
 
+void copy_rows(const ComputeContext& context, const CopyShape& shape, const void* input, void* output) {
+  check_copy(shape);
+  if (shape.rows > 0 && shape.row_bytes > 0) ops_of(context.device).copy_rows(context, shape, input, output);
+}
+
 void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,
          void* output) {
   ops_of(context.device).add(context, type, numel, a, b, output);

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -194,6 +195,16 @@ void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* i
                     std::memcpy(static_cast<char*>(output) + begin, static_cast<const char*>(input) + begin,
                                 static_cast<std::size_t>(end - begin));
                   });
+}
+
+void copy_rows(const ComputeContext& context, const CopyShape& shape, const void* input, void* output) {
+  const std::int64_t grain = std::max<std::int64_t>(1, 4 * kElementwiseGrain / shape.row_bytes);
+  parallel_ranges(context.threads, shape.rows, grain, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t row = begin; row < end; ++row)
+      std::memcpy(static_cast<char*>(output) + row * shape.output_stride,
+                  static_cast<const char*>(input) + row * shape.input_stride,
+                  static_cast<std::size_t>(shape.row_bytes));
+  });
 }
 
 }  // namespace tessera::kernels::cpu

@@ -137,6 +137,14 @@ void copy_bytes(const ComputeContext& context, std::int64_t bytes, const void* i
                      "copy_bytes: cudaMemcpyAsync");
 }
 
+void copy_rows(const ComputeContext& context, const CopyShape& shape, const void* input, void* output) {
+  const auto size = [](std::int64_t bytes) { return static_cast<std::size_t>(bytes); };
+  device::check_cuda(cudaMemcpy2DAsync(output, size(shape.output_stride), input, size(shape.input_stride),
+                                       size(shape.row_bytes), size(shape.rows), cudaMemcpyDeviceToDevice,
+                                       stream_of(context)),
+                     "copy_rows: cudaMemcpy2DAsync");
+}
+
 void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,
          void* output) {
   with_type(type, [&](auto t) { run_binary<Sum, decltype(t)>(context, "add", numel, a, b, output); });

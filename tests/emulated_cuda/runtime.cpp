@@ -324,6 +324,18 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
   return give_copy(*stream->work, to, from, bytes), cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  if (width > to_pitch || width > from_pitch || is_elsewhere(stream->work->ordinal()))
+    return cudaErrorInvalidValue;
+  const auto copy = [=, gpu = stream->work->ordinal()] {
+    const Access access(gpu);
+    for (std::size_t row = 0; row < height; ++row)
+      std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
+                  static_cast<const std::byte*>(from) + row * from_pitch, width);
+  };
+  return stream->work->give(copy), cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
   const int gpu = stream == cudaStreamLegacy ? current_gpu : stream->work->ordinal();
   const auto set = [begin, value, bytes, gpu] {

@@ -197,6 +197,13 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
   add_case("copy", [=](Session& s, const Tensor& x, const Tensor&) {
     kernels::copy_bytes(s.context(), numel * bytes_of(type), s.input(x), s.output(type, numel));
   });
+  add_case("copy of rows", [=](Session& s, const Tensor& x, const Tensor& y) {
+    const std::int64_t rows = numel / 5, element = bytes_of(type);
+    kernels::copy_rows(
+        s.context(),
+        {.rows = rows, .row_bytes = 3 * element, .input_stride = 5 * element, .output_stride = 4 * element},
+        s.input(x), s.changed(y));
+  });
   add_case("add", [=](Session& s, const Tensor& x, const Tensor& y) {
     kernels::add(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
   });

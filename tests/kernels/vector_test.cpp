@@ -171,6 +171,36 @@ TEST(Elementwise, FillCopyAdd) {
       }
 }
 
+// What lies between the rows of the output stays as it was.
+TEST(Elementwise, CopyRows) {
+  for (const int threads : kThreadCounts)
+    for (const std::int64_t rows : {0, 1, 5, 4099}) {
+      const CopyShape shape = {.rows = rows, .row_bytes = 6, .input_stride = 10, .output_stride = 8};
+      std::vector<std::uint8_t> input(static_cast<std::size_t>(rows * 10));
+      for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<std::uint8_t>(1 + i % 251);
+      std::vector<std::uint8_t> output(static_cast<std::size_t>(rows * 8), 255), expected = output;
+      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+        for (std::size_t i = 0; i < 6; ++i) expected[8 * row + i] = input[10 * row + i];
+      copy_rows(TestContext(threads), shape, input.data(), output.data());
+      ASSERT_EQ(output, expected) << rows << " rows, " << threads << " threads";
+    }
+}
+
+TEST(Elementwise, CopyRowsRefusesRowsThatOverlap) {
+  const auto refusal = [](const CopyShape& shape) -> std::string {
+    try {
+      copy_rows(TestContext(1), shape, nullptr, nullptr);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(refusal({.rows = 2, .row_bytes = 6, .input_stride = 5, .output_stride = 6}),
+            "copy_rows: input_stride is 5; it must be at least row_bytes, which is 6");
+  EXPECT_EQ(refusal({.rows = 2, .row_bytes = 6, .input_stride = 6, .output_stride = 4}),
+            "copy_rows: output_stride is 4; it must be at least row_bytes, which is 6");
+}
+
 // ------------------------------------------------------------------ ordered chain
 
 void check_chain(DType type, std::int64_t numel, std::int64_t count, float beta, int threads) {
