@@ -82,12 +82,13 @@ Model make_llama(const LlamaConfig& config, DType type);
 // A classifier: linear layers with GELU between them, and softmax cross-entropy at the end.
 struct MlpConfig {
   std::int64_t inputs = 2;
-  std::vector<std::int64_t> hidden = {64, 64};
+  std::vector<std::int64_t> hidden = {64, 64};  // tensor ranks must divide the first, the third, and so on
   std::int64_t classes = 2;
 };
 
 // Units: "layer.0", …. A microbatch is float inputs [sequences, inputs] (256-byte padded), then int32 classes
-// [sequences]; length is 1.
+// [sequences]; length is 1. Tensor ranks must divide the sequences of a microbatch. One rank alone makes
+// logits of a row (ModuleContext::logits).
 Model make_mlp(const MlpConfig& config, DType type);
 
 }  // namespace tessera

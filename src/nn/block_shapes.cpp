@@ -1,5 +1,7 @@
 #include "src/nn/block_shapes.h"
 
+#include "src/nn/support.h"
+
 namespace tessera::nn {
 
 std::int64_t qkv_channels(const TransformerConfig& config) {
@@ -13,13 +15,13 @@ std::int64_t up_channels(const TransformerConfig& config) {
 BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batch, int ranks)
     : tensor_ranks(ranks),
       rows(batch.tokens()),
-      stream_rows(part_of(config, "tokens of a microbatch", rows, ranks)),
-      hidden(part_of(config, "hidden", config.hidden, ranks)) {
+      stream_rows(part_of(config.model, "tokens of a microbatch", rows, ranks)),
+      hidden(part_of(config.model, "hidden", config.hidden, ranks)) {
   const auto linear = [&](std::int64_t in, std::int64_t out) {
     return kernels::LinearShape{.rows = rows, .in = in, .out = out, .type = config.type};
   };
-  const std::int64_t heads = part_of(config, "heads", config.heads, ranks);
-  const std::int64_t kv_heads = part_of(config, "kv_heads", config.kv_heads, ranks);
+  const std::int64_t heads = part_of(config.model, "heads", config.heads, ranks);
+  const std::int64_t kv_heads = part_of(config.model, "kv_heads", config.kv_heads, ranks);
   const std::int64_t head_channels = config.channels / config.heads;
   const std::int64_t channels = heads * head_channels;
   attention = {.batch = batch.sequences,

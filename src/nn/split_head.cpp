@@ -34,7 +34,7 @@ SplitHead::SplitHead(const TransformerConfig& config, const BatchShape& shape, c
     : config_(config),
       target_(target),
       tokens_(shape.tokens()),
-      stream_rows_(part_of(config, "tokens of a microbatch", tokens_, target.tensor)),
+      stream_rows_(part_of(config.model, "tokens of a microbatch", tokens_, target.tensor)),
       columns_(padded_part(config.vocabulary, target.tensor)),
       chunk_rows_(kernels::rows_per_chunk({.rows = tokens_,
                                            .channels = config.channels,

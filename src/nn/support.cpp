@@ -16,6 +16,18 @@ void check_type(std::string_view model, DType type) {
     throw UnsupportedError(fmt::format("{}: its modules do not compute in fp16; use fp32 or bf16", model));
 }
 
+std::int64_t part_of(std::string_view model, std::string_view what, std::int64_t count, int ranks) {
+  if (count % ranks != 0)
+    throw UsageError(
+        fmt::format("{}: mesh.tensor is {}, but {} is {}; the tensor ranks must have equal parts of it",
+                    model, ranks, what, count));
+  return count / ranks;
+}
+
+std::string words_of_ranks(const Target& target) {
+  return target.tensor == 1 ? "" : fmt::format(", on {} tensor ranks", target.tensor);
+}
+
 std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share) {
   if (!(share >= 0.0 && share < 1.0))
     throw UsageError(fmt::format("{}: {} is {}; it must be 0 or more, and below 1", model, field, share));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,13 @@ void check_dim(std::string_view model, std::string_view field, std::int64_t valu
 
 // Throws UnsupportedError for fp16, which the kernels do not compute in.
 void check_type(std::string_view model, DType type);
+
+// What each of so many tensor ranks has of a model's `count`. Throws UsageError naming `what` unless they
+// have equal parts.
+std::int64_t part_of(std::string_view model, std::string_view what, std::int64_t count, int ranks);
+
+// ", on 2 tensor ranks"; empty for one. For Module::numerics().
+std::string words_of_ranks(const Target& target);
 
 // The threshold of a share that is `field` of a model. Throws UsageError naming the field unless 0 <= share <
 // 1.

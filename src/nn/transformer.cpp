@@ -16,21 +16,9 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 
-std::int64_t part_of(const TransformerConfig& config, std::string_view what, std::int64_t count, int ranks) {
-  if (count % ranks != 0)
-    throw UsageError(
-        fmt::format("{}: mesh.tensor is {}, but {} is {}; the tensor ranks must have equal parts of it",
-                    config.model, ranks, what, count));
-  return count / ranks;
-}
-
 StreamRows stream_rows(const ModuleContext& context) {
   const std::int64_t count = context.shape.tokens() / context.tensor_ranks;
   return {.first = count * context.tensor_rank, .count = count};
-}
-
-std::string words_of_ranks(const Target& target) {
-  return target.tensor == 1 ? "" : fmt::format(", on {} tensor ranks", target.tensor);
 }
 
 std::string words_of_dropout(const char* name, std::uint32_t threshold) {

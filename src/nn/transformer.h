@@ -46,19 +46,12 @@ struct TransformerConfig {
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
 
-// What each of so many tensor ranks has of a model's `count`. Throws UsageError naming `what` unless they
-// have equal parts.
-std::int64_t part_of(const TransformerConfig& config, std::string_view what, std::int64_t count, int ranks);
-
 // This rank's rows of the residual stream, of all tokens of the microbatch.
 struct StreamRows {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 StreamRows stream_rows(const ModuleContext& context);
-
-// ", on 2 tensor ranks"; empty for one. For Module::numerics().
-std::string words_of_ranks(const Target& target);
 
 // ", dropout 6554 / 65536" for a threshold, empty for 0. For Module::numerics().
 std::string words_of_dropout(const char* name, std::uint32_t threshold);

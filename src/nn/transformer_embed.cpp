@@ -38,7 +38,7 @@ class Embed final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     const bool drops = config_.dropout > 0, split = target.tensor > 1;
-    const std::int64_t rows = part_of(config_, "tokens of a microbatch", shape.tokens(), target.tensor);
+    const std::int64_t rows = part_of(config_.model, "tokens of a microbatch", shape.tokens(), target.tensor);
     ModuleNeeds needs;
     UnitGraph& graph = needs.activations;
     graph.output_bytes = rows * config_.channels * bytes_of(config_.type);

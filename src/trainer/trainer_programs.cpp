@@ -122,8 +122,8 @@ std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options
 
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank,
                          int data_rank) {
+  TrainerPrograms programs(model, options);  // first: it names the model's field that is wrong
   Layout layout = layout_of(model, options.engine.mesh);
-  TrainerPrograms programs(model, options);
   PlannedPrograms planned =
       build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options, programs)),
                      pipeline_rank, data_rank);

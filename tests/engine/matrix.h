@@ -23,7 +23,11 @@
 
 namespace tessera::testing {
 
-enum class Family { gpt2, llama };
+enum class Family { gpt2, llama, mlp };
+
+inline std::string name_of(Family family) {
+  return family == Family::llama ? "llama" : family == Family::mlp ? "mlp" : "gpt2";
+}
 
 // Whatever else differs, the same elements are dropped.
 inline constexpr double kDropout = 0.02, kAttentionDropout = 0.05;
@@ -72,10 +76,11 @@ inline std::string choices_of(const RunConfig& run) {
 }
 
 inline std::string to_string(const RunConfig& run) {
-  return std::string(run.family == Family::llama ? "llama " : "") + "world " + std::to_string(run.world) +
-         " stage " + std::to_string(run.stage) + " reduce " + std::to_string(static_cast<int>(run.reduce)) +
-         " " + std::string(name_of(run.dtype)) + " prefetch " + std::to_string(run.prefetch) +
-         (run.strict_order ? " strict" : " overlap") + " resident " + std::to_string(run.resident_units) +
+  return (run.family == Family::gpt2 ? "" : name_of(run.family) + " ") + "world " +
+         std::to_string(run.world) + " stage " + std::to_string(run.stage) + " reduce " +
+         std::to_string(static_cast<int>(run.reduce)) + " " + std::string(name_of(run.dtype)) + " prefetch " +
+         std::to_string(run.prefetch) + (run.strict_order ? " strict" : " overlap") + " resident " +
+         std::to_string(run.resident_units) +
          (run.recompute == Recompute::none ? "" : " recompute " + std::string(name_of(run.recompute))) +
          choices_of(run) + " microbatches " + std::to_string(run.microbatches) +
          (run.last_round_ranks > 0 ? " the last of " + std::to_string(run.last_round_ranks) : "") +
@@ -90,6 +95,7 @@ inline std::string to_string(const RunConfig& run) {
                            : "") +
          (run.heads > 0 ? " heads " + std::to_string(run.heads) : "") +
          (run.tensor > 1 ? " tensor " + std::to_string(run.tensor) : "") +
+         (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
@@ -195,7 +201,16 @@ inline LlamaConfig small_llama(std::int64_t layers = 2, double attention_dropout
           .attention_dropout = attention_dropout};
 }
 
+// The second layer of a pair has outputs that tensor ranks need not divide. An odd number of hidden layers
+// makes the classifier the second of a pair.
+inline MlpConfig small_mlp(std::int64_t layers) {
+  MlpConfig config = {.inputs = 5, .hidden = {}, .classes = 3};
+  for (std::int64_t layer = 0; layer < layers; ++layer) config.hidden.push_back(layer % 2 == 0 ? 24 : 17);
+  return config;
+}
+
 inline Model small_model(const RunConfig& run) {
+  if (run.family == Family::mlp) return make_mlp(small_mlp(run.layers), run.dtype);
   LlamaConfig llama = small_llama(run.layers, run.attention_dropout);
   Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
   llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
@@ -236,6 +251,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.device = run.device;
   options.engine.waits.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = 1, .length = run.heads > 0 ? 12 : 16};
+  if (run.family == Family::mlp) options.batch = {.sequences = 12, .length = 1};
   options.microbatches = run.microbatches;
   options.last_round_ranks = run.last_round_ranks;
   options.seed = 5;
@@ -261,6 +277,35 @@ inline Trainer::Fetch fetch_samples(int rank, const Mesh& mesh, const Rounds& ro
 inline Trainer::Fetch fetch_samples(int rank, int world, int microbatches, int step, std::int64_t vocabulary,
                                     const BatchShape& shape) {
   return fetch_samples(rank, {.shard = world}, Rounds{.count = microbatches}, step, vocabulary, shape);
+}
+
+// Samples of small_mlp(): the largest of the first three inputs is the class, but for some.
+inline Trainer::Fetch fetch_points(int rank, const Mesh& mesh, const Rounds& rounds, int step,
+                                   const BatchShape& shape) {
+  const SampleGrid grid = {.mesh = mesh, .rounds = rounds, .sequences = shape.sequences};
+  return [=](int microbatch, void* batch) {
+    const MlpConfig config = small_mlp(0);
+    auto* inputs = static_cast<float*>(batch);
+    auto* classes = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(batch) +
+                                                    round_up(4 * shape.sequences * config.inputs, 256));
+    for (std::int64_t row = 0; row < shape.sequences; ++row) {
+      const auto sample = static_cast<std::uint64_t>(grid.first_sample(step, rank, microbatch) + row);
+      float* const point = inputs + row * config.inputs;
+      for (std::int64_t i = 0; i < config.inputs; ++i)
+        point[i] = static_cast<float>(uniform(19, sample, static_cast<std::uint64_t>(i))) - 0.5f;
+      const auto largest = std::max_element(point, point + config.classes) - point;
+      classes[row] = sample % 11 == 3 ? -1 : static_cast<std::int32_t>(largest);
+    }
+  };
+}
+
+// Of a run's model.
+inline Trainer::Fetch fetch_for(const RunConfig& run, int world_rank, int step, const Model& model,
+                                const BatchShape& shape) {
+  const Mesh mesh = mesh_of(run);
+  const int rank = mesh.data_rank(world_rank);
+  if (run.family == Family::mlp) return fetch_points(rank, mesh, rounds_of(run), step, shape);
+  return fetch_samples(rank, mesh, rounds_of(run), step, model.vocabulary, shape);
 }
 
 inline std::vector<float> read_weights(Engine& engine) {
@@ -295,9 +340,7 @@ inline RunResult run_training(const RunConfig& run, const Place& place = placed)
     RunResult result;
     result.fingerprint = fingerprint_of(trainer.engine().numerics());
     for (int step = 0; step < run.steps; ++step) {
-      const StepResult done =
-          trainer.train_step(3e-3, fetch_samples(mesh_of(run).data_rank(rank), mesh_of(run), rounds_of(run),
-                                                 step, model->vocabulary, options.batch));
+      const StepResult done = trainer.train_step(3e-3, fetch_for(run, rank, step, *model, options.batch));
       if (!done.applied) throw Error("step " + std::to_string(step) + " was not applied");
       result.losses.push_back(done.loss);
       result.norms.push_back(done.gradient_norm);

@@ -1,10 +1,12 @@
 // Tensor ranks: layers that several ranks split train as one rank does, and no strategy changes a bit.
 #include <gtest/gtest.h>
 
+#include "tessera/checkpoint.h"
 #include "tests/engine/matrix.h"
 #include "tests/program/random_strategy.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/seeds.h"
+#include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -16,12 +18,18 @@ RunConfig base(Family family, DType dtype) {
 struct Cell {
   Family family;
   DType dtype;
+  int layers = 2;
 };
+RunConfig base(const Cell& cell) {
+  RunConfig run = base(cell.family, cell.dtype);
+  run.layers = cell.layers;
+  return run;
+}
 
 class TensorMatrix : public ::testing::TestWithParam<Cell> {};
 
 TEST_P(TensorMatrix, LossesAreThoseOfOneRank) {
-  RunConfig run = base(GetParam().family, GetParam().dtype);
+  RunConfig run = base(GetParam());
   const RunResult alone = known_run(run);
   EXPECT_NE(alone.losses.front(), alone.losses.back()) << "the reference run does not learn";
   for (const int ranks : {2, 4}) {
@@ -36,11 +44,12 @@ TEST_P(TensorMatrix, LossesAreThoseOfOneRank) {
 
 // All of them on two tensor ranks.
 TEST_P(TensorMatrix, NoStrategyChangesABit) {
-  RunConfig run = base(GetParam().family, GetParam().dtype);
+  RunConfig run = base(GetParam());
   run.tensor = 2;
   run.steps = 6;
   const RunResult expected = run_training(run);
-  const bool tied = GetParam().family == Family::gpt2;  // over pipeline ranks: two sums, not one
+  // Its pipelines would make two sums, not one, or there is one unit only.
+  const bool one_part = GetParam().family == Family::gpt2 || GetParam().layers == 0;
   int variant = 0;
   for (const int stage : {0, 1, 2, 3})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
@@ -49,52 +58,142 @@ TEST_P(TensorMatrix, NoStrategyChangesABit) {
       other.recompute = recompute;
       other.prefetch = ++variant % 3;
       other.strict_order = variant % 5 == 0;
-      other.pipeline = variant % 4 == 0 && !tied ? 2 : 1;
+      other.pipeline = variant % 4 == 0 && !one_part ? 2 : 1;
       if (variant % 3 == 0 && recompute != Recompute::none) other.offload.activations = Space::host;
       if (variant % 6 == 1) other.offload.states = Space::host;
       EXPECT_TRUE(same_bits(run_training(other), expected)) << to_string(other);
     }
 }
 
-// What a rank receives from the others along the axis in a step, counted by hand.
-std::int64_t received_bytes(const RunConfig& run, const Layout& layout) {
-  const Model model = small_model(run);
+// What a rank receives from the others along the axis in a microbatch, counted by hand.
+std::int64_t received_by_mlp(const RunConfig& run) {
+  const MlpConfig config = small_mlp(run.layers);
+  const std::int64_t others = run.tensor - 1, rows = 12 / run.tensor, bytes = bytes_of(run.dtype);
+  std::int64_t columns = 0;  // times their bytes
+  for (std::size_t layer = 1; layer < config.hidden.size(); ++layer)
+    columns += layer % 2 == 1 ? config.hidden[layer] * (4 + bytes)           // a sum, its gradient
+                              : config.hidden[layer - 1] * (2 * bytes + 4);  // the input, twice; its gradient
+  columns += config.hidden.size() % 2 == 1 ? config.classes * (4 + 4) : 4;   // logits, or losses
+  return others * rows * columns;
+}
+
+std::int64_t received_by_transformer(const RunConfig& run) {
   const std::int64_t others = run.tensor - 1, channels = 8 * run.heads, rows = 12 / run.tensor;
   const std::int64_t gathered = others * rows * channels * bytes_of(run.dtype);  // of values of the stream
   const std::int64_t summed = others * rows * channels * 4;                      // of partial sums, in fp32
   const std::int64_t block = (2 + 4) * gathered + (2 + 2) * summed;
   const std::int64_t embedding = gathered + gathered;  // rows of the table are summed in the model's type
   const std::int64_t head = gathered + summed + others * 12 * 12;  // three numbers of a row of logits
-  std::int64_t bytes = run.microbatches * (run.layers * block + embedding + head);
+  return run.layers * block + embedding + head;
+}
+
+// The same of a step.
+std::int64_t received_bytes(const RunConfig& run, const Layout& layout) {
+  const std::int64_t others = run.tensor - 1;
+  std::int64_t bytes =
+      run.microbatches * (run.family == Family::mlp ? received_by_mlp(run) : received_by_transformer(run));
   for (const Flat& flat : layout.flats())  // gradients of copies: summed by pieces, and gathered
     if (flat.over == TensorShare::partial) bytes += 2 * others * flat.piece_numel * 4;
   return bytes;
 }
 
-TEST(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
-  for (const Family family : {Family::gpt2, Family::llama})
-    for (const DType dtype : {DType::fp32, DType::bf16})
-      for (const int ranks : {2, 4}) {
-        RunConfig run = base(family, dtype);
-        run.tensor = ranks;
-        const auto model = std::make_shared<const Model>(small_model(run));
-        run_local(ranks, {}, [&](Communicator world) {
-          const TrainerOptions options = trainer_options(run);
-          Trainer trainer(world, model, options);
-          const std::int64_t before = trainer.engine().bytes_received(Axis::tensor);
-          trainer.train_step(1e-3, fetch_samples(0, options.engine.mesh, rounds_of(run), 0, model->vocabulary,
-                                                 options.batch));
-          EXPECT_EQ(trainer.engine().bytes_received(Axis::tensor) - before,
-                    received_bytes(run, trainer.engine().layout()))
-              << to_string(run);
-        });
-      }
+TEST_P(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
+  for (const int ranks : {2, 4}) {
+    RunConfig run = base(GetParam());
+    run.tensor = ranks;
+    const auto model = std::make_shared<const Model>(small_model(run));
+    run_local(ranks, {}, [&](Communicator world) {
+      const TrainerOptions options = trainer_options(run);
+      Trainer trainer(world, model, options);
+      const std::int64_t before = trainer.engine().bytes_received(Axis::tensor);
+      trainer.train_step(1e-3, fetch_for(run, world.rank(), 0, *model, options.batch));
+      EXPECT_EQ(trainer.engine().bytes_received(Axis::tensor) - before,
+                received_bytes(run, trainer.engine().layout()))
+          << to_string(run);
+    });
+  }
+}
+
+// Of samples that it was not trained on. A training step leaves the last unit's work to backward; an
+// evaluation does not.
+TEST_P(TensorMatrix, EvaluationsAreThoseOfOneRank) {
+  RunConfig run = base(GetParam());
+  const auto evaluated = [&](int ranks) {
+    run.tensor = ranks;
+    const auto model = std::make_shared<const Model>(small_model(run));
+    IdVector<double> losses(ranks);
+    run_local(ranks, {}, [&](Communicator world) {
+      TrainerOptions options = trainer_options(run);
+      options.evaluation_microbatches = 3;
+      Trainer trainer(world, model, options);
+      losses[world.rank()] = trainer.evaluate(fetch_for(run, world.rank(), 9, *model, options.batch)).loss;
+    });
+    for (const double loss : losses) EXPECT_EQ(loss, losses[0]);
+    return losses[0];
+  };
+  const double alone = evaluated(1);
+  for (const int ranks : {2, 4})
+    EXPECT_NEAR(evaluated(ranks), alone, (run.dtype == DType::fp32 ? 1e-6 : 2e-3) * alone) << to_string(run);
+}
+
+// Losses of steps [begin, end) on so many tensor ranks, between what `before` and `behind` do, and the
+// weights behind the first.
+struct Stretch {
+  std::vector<double> losses;
+  std::vector<float> weights;
+};
+template <class Before, class Behind>
+Stretch stretch(const RunConfig& run, int begin, int end, const Before& before, const Behind& behind) {
+  const auto model = std::make_shared<const Model>(small_model(run));
+  Stretch result;
+  run_local(ranks_of(run), {}, [&](Communicator world) {
+    const TrainerOptions options = trainer_options(run);
+    Trainer trainer(world, model, options);
+    before(world, trainer.engine());
+    std::vector<float> weights = read_weights(trainer.engine());
+    std::vector<double> losses;
+    for (int step = begin; step < end; ++step)
+      losses.push_back(
+          trainer.train_step(3e-3, fetch_for(run, world.rank(), step, *model, options.batch)).loss);
+    behind(world, trainer.engine());
+    if (world.rank() == 0) result = {std::move(losses), std::move(weights)};
+  });
+  return result;
+}
+
+TEST_P(TensorMatrix, ARunGoesOnAtAnyWidth) {
+  const auto nothing = [](Communicator, Engine&) {};
+  RunConfig run = base(GetParam());
+  const std::vector<double> through = stretch(run, 0, 8, nothing, nothing).losses;
+  for (const int saves : {1, 4}) {
+    const TemporaryFolder folder;
+    run.tensor = saves;
+    std::vector<float> saved;
+    stretch(run, 0, 4, nothing, [&](Communicator world, Engine& engine) {
+      save_checkpoint(folder.file("run"), world, engine, {.step = 4, .configuration = {}});
+      std::vector<float> weights = read_weights(engine);
+      if (world.rank() == 0) saved = std::move(weights);
+    });
+    for (const int loads : {1, 2, 4}) {
+      run.tensor = loads;
+      run.stage = loads == 2 ? 3 : 0;
+      const Stretch rest = stretch(
+          run, 4, 8,
+          [&](Communicator world, Engine& engine) { load_checkpoint(folder.file("run"), world, engine); },
+          nothing);
+      EXPECT_TRUE(same_bits("weights", rest.weights, saved)) << saves << " to " << to_string(run);
+      EXPECT_LT(furthest(rest.losses, {through.begin() + 4, through.end()}),
+                run.dtype == DType::fp32 ? 1e-6 : 2e-3)
+          << saves << " to " << to_string(run);
+    }
+  }
 }
 
 // A mesh over all axes, and what changes no bit.
 RunConfig drawn_run(std::uint64_t seed) {
   Draws draws(seed);
-  RunConfig run = base(Family::llama, draws.among<DType>({DType::fp32, DType::bf16}));
+  RunConfig run =
+      base(draws.chance(25) ? Family::mlp : Family::llama, draws.among<DType>({DType::fp32, DType::bf16}));
   run.steps = 3;
   run.layers = 3;
   run.microbatches = draws.pick(1, 4);
@@ -110,7 +209,8 @@ RunConfig drawn_run(std::uint64_t seed) {
   if (run.pipeline > 1)
     run.schedule.schedule = draws.among<PipelineSchedule>(
         {PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe, PipelineSchedule::zb_h1});
-  for (int unit = 0; unit < run.layers + 2; ++unit)
+  const int units = run.layers + (run.family == Family::mlp ? 1 : 2);
+  for (int unit = 0; unit < units; ++unit)
     run.unit_activations.push_back(
         {.recompute = draws.among<Recompute>({Recompute::none, Recompute::selective, Recompute::full}),
          .kept = draws.chance(20) ? Space::host : Space::device});
@@ -147,6 +247,28 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
   EXPECT_GT(over_tensor, static_cast<int>(seeds.count / 3));
 }
 
+// Not by the parameters that have them.
+TEST(TensorMatrix, WidthsThatRanksCannotShareAreNamedByTheirField) {
+  const auto refusal = [](const RunConfig& run) -> std::string {
+    try {
+      plan_trainer(small_model(run), trainer_options(run), 0);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  RunConfig llama = base(Family::llama, DType::fp32), mlp = base(Family::mlp, DType::fp32);
+  llama.heads = 6, llama.tensor = 4;
+  EXPECT_EQ(refusal(llama),
+            "llama: mesh.tensor is 4, but heads is 6; the tensor ranks must have equal parts of it");
+  mlp.tensor = 12;
+  EXPECT_EQ(refusal(mlp), "accepted");
+  mlp.layers = 1, mlp.tensor = 16;
+  EXPECT_EQ(refusal(mlp),
+            "mlp: mesh.tensor is 16, but sequences of a microbatch is 12; the tensor ranks must have equal "
+            "parts of it");
+}
+
 // The head works on chunks of rows, which exchange statistics one by one.
 TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
@@ -163,11 +285,16 @@ TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
 
 INSTANTIATE_TEST_SUITE_P(Models, TensorMatrix,
                          ::testing::Values(Cell{Family::gpt2, DType::fp32}, Cell{Family::gpt2, DType::bf16},
-                                           Cell{Family::llama, DType::fp32},
-                                           Cell{Family::llama, DType::bf16}),
+                                           Cell{Family::llama, DType::fp32}, Cell{Family::llama, DType::bf16},
+
+                                           Cell{Family::mlp, DType::fp32, 4},
+                                           Cell{Family::mlp, DType::bf16, 4},
+                                           Cell{Family::mlp, DType::fp32, 3},
+                                           Cell{Family::mlp, DType::bf16, 3},
+                                           Cell{Family::mlp, DType::fp32, 0}),
                          [](const ::testing::TestParamInfo<Cell>& of) {
-                           return std::string(of.param.family == Family::llama ? "llama" : "gpt2") + "_" +
-                                  std::string(name_of(of.param.dtype));
+                           return name_of(of.param.family) + "_" + std::string(name_of(of.param.dtype)) +
+                                  (of.param.layers == 2 ? "" : "_layers" + std::to_string(of.param.layers));
                          });
 
 }  // namespace

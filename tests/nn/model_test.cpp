@@ -215,6 +215,25 @@ TEST(MlpModel, RefusesBadDimsByName) {
   EXPECT_TRUE(contains(message_of([&] { model.activations({.sequences = 4, .length = 2}, 1); }), "length"));
 }
 
+TEST(MlpModel, RefusesWidthsThatTensorRanksDoNotDivide) {
+  const Model model = make_mlp({.inputs = 3, .hidden = {12, 5, 6}, .classes = 4}, DType::fp32);
+  const auto refusal = [&](std::int64_t sequences, int ranks) {
+    return message_of([&] { model.activations({.sequences = sequences}, {1, DeviceType::cpu, ranks}); });
+  };
+  EXPECT_EQ(refusal(12, 4),
+            "mlp: mesh.tensor is 4, but hidden[2] is 6; the tensor ranks must have equal parts of it");
+  EXPECT_EQ(refusal(12, 12), refusal(12, 4).replace(20, 1, "12"));
+  EXPECT_EQ(refusal(11, 2),
+            "mlp: mesh.tensor is 2, but sequences of a microbatch is 11; the tensor ranks must have equal "
+            "parts of it");
+  EXPECT_NO_THROW(model.activations({.sequences = 12}, {1, DeviceType::cpu, 6}));  // hidden[1] is not split
+  const Model pair = make_mlp({.inputs = 3, .hidden = {10}, .classes = 4}, DType::fp32);
+  EXPECT_NE(message_of([&] {
+              pair.modules[1]->needs({.sequences = 8}, {1, DeviceType::cpu, 4});
+            }).find("mesh.tensor is 4, but hidden[0] is 10"),
+            std::string::npos);
+}
+
 TEST(MlpModel, DescribesItself) {
   const Model model = make_mlp({.inputs = 3, .hidden = {5, 7}, .classes = 4}, DType::bf16);
   EXPECT_EQ(model.names, (std::vector<std::string>{"layer.0", "layer.1", "layer.2"}));
