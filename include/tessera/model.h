@@ -56,7 +56,7 @@ struct LlamaConfig {
   std::int64_t context = 4096;  // the longest sequence
   std::int64_t layers = 32;
   std::int64_t heads = 32;
-  std::int64_t kv_heads = 32;    // divides heads
+  std::int64_t kv_heads = 32;    // divides heads; must divide the tensor ranks, or be a multiple of them
   std::int64_t channels = 4096;  // an even multiple of heads
   std::int64_t hidden = 11008;   // width of the MLP
   double rope_theta = 10000.0;

@@ -13,7 +13,7 @@ namespace {
 
 // What several tensor ranks have besides.
 void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, IdVector<ValueSpec>& values) {
-  const BlockFlow flow(config, shapes.tensor_ranks);
+  const BlockFlow flow(config, shapes.split);
   const auto add = [&](ValueId id, std::string name, std::int64_t bytes, Held held, ValueId exchanged) {
     if (id != values.count()) throw Error("block: the values are out of order");
     values.push_back({.name = std::move(name), .bytes = bytes, .held = held, .exchanged = exchanged});
@@ -34,6 +34,16 @@ void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, I
   sum(kNorm2Partial, "norm2.gradient");
   whole(kAttentionBranchWhole, "attention_branch.gradient.whole", flow.attention_branch);
   sum(kNorm1Partial, "norm1.gradient");
+  if (!flow.shares) return;
+  const std::int64_t whole_bytes = shapes.part_bytes * shapes.tensor_ranks;
+  add(kOwnQkv, "qkv.own", shapes.own_qkv_bytes, Held::split, kNoValue);
+  add(kPart, "qkv.part", shapes.part_bytes, Held::split, kNoValue);
+  add(kPartsWhole, "qkv.parts", whole_bytes, Held::copied, kPart);
+  add(kPartsPartial, "qkv.parts.gradient.partial", whole_bytes, Held::partial, kNoValue);
+  values.back().type = config.type;  // attention's backward rounds them so
+  add(kPartSum, "qkv.part.gradient.sum", shapes.part_bytes / bytes_of(config.type) * 4, Held::split,
+      kPartsPartial);
+  add(kOwnQkvGradient, "qkv.own.gradient", shapes.own_qkv_bytes, Held::split, kNoValue);
 }
 
 // What is kept for each token is query, key and value, the output of attention, the residual stream between
@@ -100,13 +110,16 @@ class Costs {
         return attention_bytes(part.pass);
       case BlockWork::qkv:
         return std::max(linear_bytes(shapes_.qkv), part.pass == Pass::forward ? rotary_bytes() : 0);
+      case BlockWork::heads:
+        return part.pass == Pass::forward ? rotary_bytes() : shapes_.part_bytes;
       default:
         return linear_bytes(linear(part.work));
     }
   }
 
   double flops(const BlockPart& part) const {
-    if (part.work == BlockWork::memory || part.work == BlockWork::norm) return 0;
+    if (part.work == BlockWork::memory || part.work == BlockWork::norm || part.work == BlockWork::heads)
+      return 0;
     if (part.work == BlockWork::attention) {
       // For the pairs of tokens that the causal mask leaves.
       const double forward = static_cast<double>(shapes_.rows) *
@@ -182,7 +195,11 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
   };
 
   add({"norm1", forward, &Run::norm1, {kInput}, {kNorm1, kMean1, kRstd1}, norm});
-  add({"qkv", forward, &Run::qkv, {flow.qkv_input}, {kQkv}, qkv});
+  add({"qkv", forward, &Run::qkv, {flow.qkv_input}, {flow.own_qkv}, qkv});
+  if (flow.shares) {
+    all.back().writes.push_back(kPart);
+    add({"heads", forward, &Run::heads, {kOwnQkv, kPartsWhole}, {kQkv}, heads});
+  }
   add({"attention", forward, &Run::attention, {kQkv}, {kAttention, kLogSumExp}, attention});
   ends({"projection", forward, &Run::projection, {kAttention}, {}, projection}, kAttentionPartial,
        {"attention branch", forward, &Run::attention_branch, {kAttentionSum}, {kAttentionBranch}});
@@ -249,8 +266,18 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
        {kQkv, kAttention, kLogSumExp, kAttentionGradient},
        {kQkvGradient},
        attention});
-  add({"qkv parameters", backward, &Run::qkv_parameters, {flow.qkv_input, kQkvGradient}, {}, qkv, &At::qkv});
-  ends({"qkv", backward, &Run::qkv_gradient, {kQkvGradient}, {}, qkv}, kNorm1Partial,
+  if (flow.shares) {
+    all.back().writes.push_back(kPartsPartial);
+    add({"heads", backward, &Run::heads_gradient, {kQkvGradient, kPartSum}, {kOwnQkvGradient}, heads});
+  }
+  add({"qkv parameters",
+       backward,
+       &Run::qkv_parameters,
+       {flow.qkv_input, flow.own_qkv_gradient},
+       {},
+       qkv,
+       &At::qkv});
+  ends({"qkv", backward, &Run::qkv_gradient, {flow.own_qkv_gradient}, {}, qkv}, kNorm1Partial,
        {"norm1 sum", backward, &Run::norm1_sum, {kNorm1Sum}, {kNorm1Gradient}});
   add({"norm1",
        backward,
@@ -281,7 +308,7 @@ UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes
   graph.output_bytes = shapes.stream_bytes;
   graph.values = block_values(config, shapes);
   const Costs costs(config, shapes, target);
-  for (const BlockPart& part : block_parts(BlockFlow(config, shapes.tensor_ranks))) {
+  for (const BlockPart& part : block_parts(BlockFlow(config, shapes.split))) {
     PartSpec& spec = graph.parts.emplace_back();
     spec.name = part.name;
     spec.pass = part.pass;

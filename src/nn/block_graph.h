@@ -9,8 +9,9 @@
 
 namespace tessera::nn {
 
-// What a part spends its time on: a matrix product, attention, a norm, or moving memory.
-enum class BlockWork : std::uint8_t { memory, norm, qkv, attention, projection, up, down };
+// What a part spends its time on: a matrix product, attention, a norm, putting heads together, or moving
+// memory.
+enum class BlockWork : std::uint8_t { memory, norm, qkv, heads, attention, projection, up, down };
 
 // A part, and what runs it. Shapes do not enter.
 struct BlockPart {

@@ -1,5 +1,6 @@
 #include "src/nn/block_run.h"
 
+#include "src/nn/regions.h"
 #include "src/nn/support.h"
 
 namespace tessera::nn {
@@ -8,7 +9,7 @@ BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context
     : config_(config),
       context_(context),
       shapes_(shapes),
-      flow_(config, shapes.tensor_ranks),
+      flow_(config, shapes.split),
       indices_(config),
       compute_(compute_context(context)) {
   attention_shape_.dropout =
@@ -21,9 +22,49 @@ void BlockRun::norm1() const {
 }
 
 void BlockRun::qkv() const {
-  linear(shapes_.qkv, value(flow_.qkv_input), indices_.qkv, value(kQkv));
+  linear(shapes_.qkv, value(flow_.qkv_input), indices_.qkv, value(flow_.own_qkv));
+  if (!flow_.shares) return rotate();
+  const std::int64_t part = 2 * shapes_.part_channels, queries = shapes_.attention.channels;
+  copy_columns(part, {value(kOwnQkv), shapes_.qkv.out, queries}, {value(kPart), part});
+}
+
+// The rotation is of whole heads.
+void BlockRun::heads() const {
+  copy_columns(shapes_.attention.channels, {value(kOwnQkv), shapes_.qkv.out},
+               {value(kQkv), shapes_.attention.qkv_channels()});
+  for_each_piece(value(kPartsWhole), value(kQkv), [&](const Columns& part, const Columns& head) {
+    copy_columns(shapes_.part_channels, part, head);
+  });
+  rotate();
+}
+
+void BlockRun::rotate() const {
   if (!config_.rotary.empty())
     kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
+}
+
+void BlockRun::copy_columns(std::int64_t columns, const Columns& from, const Columns& to) const {
+  const std::int64_t bytes = bytes_of(config_.type);
+  kernels::copy_rows(compute_,
+                     {.rows = shapes_.rows,
+                      .row_bytes = columns * bytes,
+                      .input_stride = from.row_numel * bytes,
+                      .output_stride = to.row_numel * bytes},
+                     at(from.tensor, from.column * bytes), at(to.tensor, to.column * bytes));
+}
+
+template <class Function>
+void BlockRun::for_each_piece(void* parts, void* heads, Function&& function) const {
+  const std::int64_t channels = shapes_.part_channels, sharing = shapes_.head_ranks;
+  const std::int64_t first = context_.tensor_rank / sharing * sharing;  // that has a part of the head
+  const kernels::AttentionShape& attention = shapes_.attention;
+  for (std::int64_t piece = 0; piece < sharing; ++piece) {
+    void* part = at(parts, (first + piece) * shapes_.part_bytes);
+    for (const std::int64_t of : {0, 1})  // of the keys, of the values
+      function(Columns{part, 2 * channels, of * channels},
+               Columns{heads, attention.qkv_channels(),
+                       attention.channels + of * attention.head_channels() + piece * channels});
+  }
 }
 
 void BlockRun::attention() const {
@@ -147,14 +188,34 @@ void BlockRun::attention_gradient() const {
                                .qkv_gradient = value(kQkvGradient)});
   if (!config_.rotary.empty())
     kernels::rotary_backward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkvGradient));
+  if (flow_.shares) split_gradient();
+}
+
+// What this rank's queries add to the gradients of keys and values, by the ranks that made these.
+void BlockRun::split_gradient() const {
+  kernels::fill(compute_, config_.type, shapes_.tensor_ranks * shapes_.rows * 2 * shapes_.part_channels, 0.0f,
+                value(kPartsPartial));
+  for_each_piece(value(kPartsPartial), value(kQkvGradient), [&](const Columns& part, const Columns& head) {
+    copy_columns(shapes_.part_channels, head, part);
+  });
+}
+
+void BlockRun::heads_gradient() const {
+  const std::int64_t part = 2 * shapes_.part_channels, queries = shapes_.attention.channels;
+  copy_columns(queries, {value(kQkvGradient), shapes_.attention.qkv_channels()},
+               {value(kOwnQkvGradient), shapes_.qkv.out});
+  kernels::finish_sum(compute_, {.rows = shapes_.rows, .channels = part, .type = config_.type},
+                      static_cast<const float*>(value(kPartSum)), nullptr, context_.workspace);
+  copy_columns(part, {context_.workspace, part}, {value(kOwnQkvGradient), shapes_.qkv.out, queries});
 }
 
 void BlockRun::qkv_parameters() const {
-  parameter_gradients(shapes_.qkv, value(flow_.qkv_input), value(kQkvGradient), indices_.qkv);
+  parameter_gradients(shapes_.qkv, value(flow_.qkv_input), value(flow_.own_qkv_gradient), indices_.qkv);
 }
 
 void BlockRun::qkv_gradient() const {
-  if (flow_.split) return input_partial(shapes_.qkv, value(kQkvGradient), indices_.qkv, kNorm1Partial);
+  if (flow_.split)
+    return input_partial(shapes_.qkv, value(flow_.own_qkv_gradient), indices_.qkv, kNorm1Partial);
   input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
 }
 

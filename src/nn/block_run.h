@@ -68,26 +68,41 @@ enum BlockValue : ValueId {
   kAttentionBranchWhole,
   kNorm1Partial,
   kNorm1Sum,
+  kValuesOfHeads,  // so many where each rank has whole heads
+  // Where several ranks share a head of keys and values. `Part` is [tokens, 2 · part channels]: this rank's
+  // channels of its head's keys, then of its values.
+  kOwnQkv = kValuesOfHeads,  // [tokens, columns of this rank's product]: queries, then kPart
+  kPart,
+  kPartsWhole,    // [ranks, tokens, 2 · part channels]: of all ranks
+  kPartsPartial,  // the same: what this rank adds to the gradients of them; 0 for heads that it does not read
+  kPartSum,       // as kPart, in fp32: the gradient
+  kOwnQkvGradient,  // as kOwnQkv
 };
 
 // Which values stand where they depend on dropout and ranks.
 struct BlockFlow {
   bool drops;
-  bool split;  // over several tensor ranks
+  bool split;   // over several tensor ranks
+  bool shares;  // of which several share a head of keys and values
   // The gradients of what the two branches end with, before they are added to the residual stream.
   ValueId mlp_branch, attention_branch;
   // What the layers between norms and residual stream read: values of all rows.
   ValueId qkv_input, up_input, mlp_branch_whole, attention_branch_whole;
+  // What the product of queries, keys and values makes, and its gradient.
+  ValueId own_qkv, own_qkv_gradient;
 
-  BlockFlow(const TransformerConfig& config, std::int64_t tensor_ranks)
+  BlockFlow(const TransformerConfig& config, BlockSplit block_split)
       : drops(config.dropout > 0),
-        split(tensor_ranks > 1),
+        split(block_split != BlockSplit::none),
+        shares(block_split == BlockSplit::head_parts),
         mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
         attention_branch(drops ? kAttentionBranchGradient : kMiddleGradient),
         qkv_input(split ? kNorm1Whole : kNorm1),
         up_input(split ? kNorm2Whole : kNorm2),
         mlp_branch_whole(split ? ValueId{kMlpBranchWhole} : mlp_branch),
-        attention_branch_whole(split ? ValueId{kAttentionBranchWhole} : attention_branch) {}
+        attention_branch_whole(split ? ValueId{kAttentionBranchWhole} : attention_branch),
+        own_qkv(shares ? kOwnQkv : kQkv),
+        own_qkv_gradient(shares ? kOwnQkvGradient : kQkvGradient) {}
 };
 
 // Runs one part on one microbatch. The values that a part reads and writes are in the table of parts
@@ -100,6 +115,7 @@ class BlockRun {
   // Forward, and what a recompute runs in place of norm2().
   void norm1() const;
   void qkv() const;
+  void heads() const;  // where ranks share a head of keys and values; so is heads_gradient()
   void attention() const;
   void projection() const;
   void attention_branch() const;  // on several tensor ranks, behind the sum; so are those of this kind below
@@ -123,6 +139,7 @@ class BlockRun {
   void projection_parameters() const;
   void projection_gradient() const;
   void attention_gradient() const;
+  void heads_gradient() const;
   void qkv_parameters() const;
   void qkv_gradient() const;
   void norm1_sum() const;
@@ -133,6 +150,19 @@ class BlockRun {
 
  private:
   void add_mlp_branch() const;
+  void rotate() const;
+  void split_gradient() const;
+  // Copies all tokens' rows of so many columns of the model's type. Each side is a tensor of rows of
+  // `row_numel`, and the columns begin at `column`.
+  struct Columns {
+    void* tensor;
+    std::int64_t row_numel, column = 0;
+  };
+  void copy_columns(std::int64_t columns, const Columns& from, const Columns& to) const;
+  // Calls function(parts, whole) for each piece of the head of keys and values that this rank reads: its
+  // place among `parts`, as kPartsWhole, and in `heads`, as kQkv. A piece has shapes_.part_channels columns.
+  template <class Function>
+  void for_each_piece(void* parts, void* heads, Function&& function) const;
   // What ends in the residual stream; numbers its dropout, behind the attention's heads.
   enum Branch : std::uint8_t { kOfAttention, kOfMlp };
 

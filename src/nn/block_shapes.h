@@ -16,10 +16,20 @@ namespace tessera::nn {
 std::int64_t qkv_channels(const TransformerConfig& config);
 std::int64_t up_channels(const TransformerConfig& config);
 
+// How tensor ranks share a block.
+enum class BlockSplit : std::uint8_t {
+  none,       // one rank has all of it
+  heads,      // each has heads of queries, of keys and of values
+  head_parts  // each has heads of queries, and a part of one head of keys and of values: there are fewer of
+              // these
+};
+BlockSplit split_of(const TransformerConfig& config, int tensor_ranks);
+
 // The shapes of all ops in a block, for one microbatch. Inside the layers a tensor rank has its share of the
 // heads, and of the MLP's columns, for all rows. Between them, in the residual stream, it has its share of
 // the rows.
 struct BlockShapes {
+  BlockSplit split = BlockSplit::none;
   kernels::AttentionShape attention;
   kernels::RotaryShape rotary;
   kernels::LinearShape qkv, projection, up, down;
@@ -27,15 +37,21 @@ struct BlockShapes {
   std::int64_t rows = 0;         // tokens
   std::int64_t stream_rows = 0;  // this rank's of the residual stream
   std::int64_t hidden = 0;       // columns of the activation function's output
+  // Of head_parts: ranks that read the same head of keys and of values, and the channels of it that each
+  // makes of either.
+  std::int64_t head_ranks = 1;
+  std::int64_t part_channels = 0;
   // Bytes of a tensor [stream_rows, channels], of those of all ranks together, and of its fp32 sum.
   std::int64_t stream_bytes = 0;
   std::int64_t whole_bytes = 0;
   std::int64_t sum_bytes = 0;
   // Bytes of a tensor [tokens, columns], with these columns:
-  std::int64_t heads_bytes = 0;   // channels of the heads
-  std::int64_t qkv_bytes = 0;     // query, key and value
-  std::int64_t up_bytes = 0;      // input of the activation function
-  std::int64_t hidden_bytes = 0;  // output of the activation function
+  std::int64_t heads_bytes = 0;    // channels of the heads
+  std::int64_t qkv_bytes = 0;      // query, key and value, whole heads of each
+  std::int64_t own_qkv_bytes = 0;  // what this rank's product makes of them
+  std::int64_t part_bytes = 0;     // this rank's parts of keys and values
+  std::int64_t up_bytes = 0;       // input of the activation function
+  std::int64_t hidden_bytes = 0;   // output of the activation function
 
   // Throws UsageError where the ranks cannot have equal parts.
   BlockShapes(const TransformerConfig& config, const BatchShape& batch, int tensor_ranks);

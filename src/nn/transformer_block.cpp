@@ -15,9 +15,9 @@ namespace {
 class Block final : public Module {
  public:
   Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {
-    for (const int ranks : {1, 2})
-      for (const BlockPart& part : block_parts(BlockFlow(config, ranks)))
-        runs_[ranks - 1].push_back(part.run);
+    for (const BlockSplit split : {BlockSplit::none, BlockSplit::heads, BlockSplit::head_parts})
+      for (const BlockPart& part : block_parts(BlockFlow(config, split)))
+        runs_[static_cast<int>(split)].push_back(part.run);
   }
 
   std::vector<ParameterSpec> parameters() const override {
@@ -91,14 +91,14 @@ class Block final : public Module {
   void run(int part, const ModuleContext& context) override {
     const BlockShapes shapes(config_, context.shape, context.tensor_ranks);
     const BlockRun run(config_, context, shapes);
-    (run.*runs_[context.tensor_ranks > 1 ? 1 : 0][part])();
+    (run.*runs_[static_cast<int>(shapes.split)][part])();
   }
 
  private:
   TransformerConfig config_;
   std::int64_t index_;
-  // [part] on one rank, and on several.
-  IdArray<IdVector<void (BlockRun::*)() const>, 2> runs_;
+  // [split][part].
+  IdArray<IdVector<void (BlockRun::*)() const>, 3> runs_;
 };
 
 }  // namespace

@@ -65,6 +65,7 @@ struct RunConfig {
   // Heads of queries, and of keys and values, with 8 channels each; the MLP grows alike. 0: the model's own,
   // see below.
   int heads = 0;
+  int kv_heads = 0;  // of Llama, where `heads` is given; 0: as many
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -94,6 +95,7 @@ inline std::string to_string(const RunConfig& run) {
                                  std::to_string(run.schedule.chunks)
                            : "") +
          (run.heads > 0 ? " heads " + std::to_string(run.heads) : "") +
+         (run.kv_heads > 0 ? " and of keys " + std::to_string(run.kv_heads) : "") +
          (run.tensor > 1 ? " tensor " + std::to_string(run.tensor) : "") +
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
@@ -218,6 +220,7 @@ inline Model small_model(const RunConfig& run) {
     llama.heads = llama.kv_heads = gpt2.heads = run.heads;
     llama.channels = gpt2.channels = std::int64_t{8} * run.heads;
     llama.hidden = std::int64_t{22} * run.heads;
+    if (run.kv_heads > 0) llama.kv_heads = run.kv_heads;
     llama.context = gpt2.context = 48;  // batches are as long as many numbers of ranks divide
   }
   return run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype);

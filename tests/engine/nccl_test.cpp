@@ -165,22 +165,29 @@ TEST_P(NcclMatrix, SoItIsWhereRanksRest) {
 
 // All of them are tensor ranks, which exchange values.
 TEST_P(NcclMatrix, SoItIsWhereLayersAreSplit) {
-  RunConfig run = base();
-  run.tensor = run.world;
-  run.world = 1;
-  run.heads = 4;
-  const RunResult expected = run_training(run, through_host);
-  for (const int stage : {1, 3}) {
-    run.stage = stage;
-    run.strict_order = false;
-    run.prefetch = 1;
-    run.poison = stage == 3;
-    run.recompute = stage == 3 ? Recompute::selective : Recompute::none;
-    EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
+  RunConfig split = base();
+  split.tensor = split.world;
+  split.world = 1;
+  split.heads = 4;
+  RunConfig shared_heads = split, mlp = split;
+  shared_heads.family = Family::llama;
+  shared_heads.kv_heads = 1;
+  mlp.family = Family::mlp;
+  mlp.layers = 3;
+  for (RunConfig run : {split, shared_heads, mlp}) {
+    const RunResult expected = run_training(run, through_host);
+    for (const int stage : {1, 3}) {
+      run.stage = stage;
+      run.strict_order = false;
+      run.prefetch = 1;
+      run.poison = stage == 3;
+      run.recompute = stage == 3 ? Recompute::selective : Recompute::none;
+      EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
+    }
+    RunConfig on_cpu = run;
+    on_cpu.device = DeviceType::cpu;
+    expect_near(expected, run_training(on_cpu));
   }
-  RunConfig on_cpu = run;
-  on_cpu.device = DeviceType::cpu;
-  expect_near(expected, run_training(on_cpu));
 }
 
 TEST_P(NcclMatrix, LossesAndNormsAreNearThoseOfTheCpu) {

@@ -19,10 +19,12 @@ struct Cell {
   Family family;
   DType dtype;
   int layers = 2;
+  int kv_heads = 0;
 };
 RunConfig base(const Cell& cell) {
   RunConfig run = base(cell.family, cell.dtype);
   run.layers = cell.layers;
+  run.kv_heads = cell.kv_heads;
   return run;
 }
 
@@ -42,10 +44,10 @@ TEST_P(TensorMatrix, LossesAreThoseOfOneRank) {
   }
 }
 
-// All of them on two tensor ranks.
+// All of them on two tensor ranks, or on four that share heads of keys and values.
 TEST_P(TensorMatrix, NoStrategyChangesABit) {
   RunConfig run = base(GetParam());
-  run.tensor = 2;
+  run.tensor = GetParam().kv_heads > 0 ? 4 : 2;
   run.steps = 6;
   const RunResult expected = run_training(run);
   // Its pipelines would make two sums, not one, or there is one unit only.
@@ -81,7 +83,10 @@ std::int64_t received_by_transformer(const RunConfig& run) {
   const std::int64_t others = run.tensor - 1, channels = 8 * run.heads, rows = 12 / run.tensor;
   const std::int64_t gathered = others * rows * channels * bytes_of(run.dtype);  // of values of the stream
   const std::int64_t summed = others * rows * channels * 4;                      // of partial sums, in fp32
-  const std::int64_t block = (2 + 4) * gathered + (2 + 2) * summed;
+  std::int64_t block = (2 + 4) * gathered + (2 + 2) * summed;
+  // Keys and values of heads that several ranks share are gathered, and their gradients summed.
+  if (run.kv_heads > 0 && run.kv_heads < run.tensor)
+    block += 2 * others * 12 * 2 * run.kv_heads * 8 / run.tensor * bytes_of(run.dtype);
   const std::int64_t embedding = gathered + gathered;  // rows of the table are summed in the model's type
   const std::int64_t head = gathered + summed + others * 12 * 12;  // three numbers of a row of logits
   return run.layers * block + embedding + head;
@@ -194,6 +199,7 @@ RunConfig drawn_run(std::uint64_t seed) {
   Draws draws(seed);
   RunConfig run =
       base(draws.chance(25) ? Family::mlp : Family::llama, draws.among<DType>({DType::fp32, DType::bf16}));
+  if (run.family == Family::llama) run.kv_heads = draws.among<int>({1, 2, 4});
   run.steps = 3;
   run.layers = 3;
   run.microbatches = draws.pick(1, 4);
@@ -228,6 +234,7 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
     RunConfig plain = base(run.family, run.dtype);
     plain.steps = run.steps;
     plain.layers = run.layers;
+    plain.kv_heads = run.kv_heads;
     plain.microbatches = run.microbatches;
     plain.reduce = run.reduce;
     plain.tensor = run.tensor;
@@ -258,7 +265,10 @@ TEST(TensorMatrix, WidthsThatRanksCannotShareAreNamedByTheirField) {
     return "accepted";
   };
   RunConfig llama = base(Family::llama, DType::fp32), mlp = base(Family::mlp, DType::fp32);
-  llama.heads = 6, llama.tensor = 4;
+  llama.heads = 6, llama.kv_heads = 3, llama.tensor = 2;
+  EXPECT_EQ(refusal(llama),
+            "llama: mesh.tensor is 2, but kv_heads is 3; one of them must be a multiple of the other");
+  llama.tensor = 4;
   EXPECT_EQ(refusal(llama),
             "llama: mesh.tensor is 4, but heads is 6; the tensor ranks must have equal parts of it");
   mlp.tensor = 12;
@@ -283,19 +293,19 @@ TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorMatrix,
-                         ::testing::Values(Cell{Family::gpt2, DType::fp32}, Cell{Family::gpt2, DType::bf16},
-                                           Cell{Family::llama, DType::fp32}, Cell{Family::llama, DType::bf16},
-
-                                           Cell{Family::mlp, DType::fp32, 4},
-                                           Cell{Family::mlp, DType::bf16, 4},
-                                           Cell{Family::mlp, DType::fp32, 3},
-                                           Cell{Family::mlp, DType::bf16, 3},
-                                           Cell{Family::mlp, DType::fp32, 0}),
-                         [](const ::testing::TestParamInfo<Cell>& of) {
-                           return name_of(of.param.family) + "_" + std::string(name_of(of.param.dtype)) +
-                                  (of.param.layers == 2 ? "" : "_layers" + std::to_string(of.param.layers));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, TensorMatrix,
+    ::testing::Values(Cell{Family::gpt2, DType::fp32}, Cell{Family::gpt2, DType::bf16},
+                      Cell{Family::llama, DType::fp32}, Cell{Family::llama, DType::bf16},
+                      Cell{Family::llama, DType::fp32, 2, 1}, Cell{Family::llama, DType::bf16, 2, 1},
+                      Cell{Family::llama, DType::fp32, 2, 2}, Cell{Family::mlp, DType::fp32, 4},
+                      Cell{Family::mlp, DType::bf16, 4}, Cell{Family::mlp, DType::fp32, 3},
+                      Cell{Family::mlp, DType::bf16, 3}, Cell{Family::mlp, DType::fp32, 0}),
+    [](const ::testing::TestParamInfo<Cell>& of) {
+      return name_of(of.param.family) + "_" + std::string(name_of(of.param.dtype)) +
+             (of.param.layers == 2 ? "" : "_layers" + std::to_string(of.param.layers)) +
+             (of.param.kv_heads == 0 ? "" : "_kv" + std::to_string(of.param.kv_heads));
+    });
 
 }  // namespace
 }  // namespace tessera::testing

@@ -319,5 +319,51 @@ TEST(LlamaModel, RefusesBadDimsByName) {
   EXPECT_THROW(model.activations({.sequences = 1, .length = 257}, 1), UsageError);
 }
 
+// Ranks share a head of keys and values where there are fewer of these.
+TEST(LlamaModel, RefusesHeadsThatTensorRanksCannotShare) {
+  const auto message_of = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t head_channels,
+                             int ranks) {
+    const LlamaConfig config{.vocabulary = 10,
+                             .context = 64,
+                             .layers = 1,
+                             .heads = heads,
+                             .kv_heads = kv_heads,
+                             .channels = heads * head_channels,
+                             .hidden = 96};
+    try {
+      make_llama(config, DType::fp32)
+          .activations({.sequences = 1, .length = 48}, {1, DeviceType::cpu, ranks});
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message_of(6, 2, 8, 4),
+            "llama: mesh.tensor is 4, but heads is 6; the tensor ranks must have equal parts of it");
+  EXPECT_EQ(message_of(12, 6, 8, 4),
+            "llama: mesh.tensor is 4, but kv_heads is 6; one of them must be a multiple of the other");
+  EXPECT_EQ(message_of(12, 3, 8, 4),
+            "llama: mesh.tensor is 4, but kv_heads is 3; one of them must be a multiple of the other");
+  EXPECT_EQ(message_of(8, 2, 2, 8),
+            "llama: mesh.tensor is 8 and kv_heads is 2, so 4 ranks share each head of keys and values; its "
+            "channels, 2, must be a multiple of that");
+  EXPECT_EQ(message_of(8, 2, 4, 8), "accepted");
+  EXPECT_EQ(message_of(12, 4, 8, 4), "accepted");
+}
+
+// What a rank keeps of a block where four share a head of keys and values: queries of its heads, and all of
+// that head.
+TEST(LlamaModel, SavesWholeHeadsThatItShares) {
+  const LlamaConfig config{
+      .vocabulary = 10, .context = 16, .layers = 1, .heads = 8, .kv_heads = 2, .channels = 64, .hidden = 96};
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const ActivationSpec spec =
+        make_llama(config, type).activations({.sequences = 2, .length = 16}, {1, DeviceType::cpu, 8});
+    const std::int64_t column = 32 * bytes_of(type);
+    EXPECT_EQ(spec.units[1].bytes(Keep::saved), (3 * 8 + 8 + 64 / 8 + 2 * 96 / 8) * column + 32 * 4);
+    EXPECT_NO_THROW(spec.units[1].check("a block", 8));
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

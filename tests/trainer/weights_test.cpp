@@ -154,6 +154,8 @@ TEST_P(RoundTrip, TensorRanksGiveTheSameFileAndTakeTheSameWeights) {
       for (const int stage : {0, 3}) {
         Case run = one;
         run.world = shards, run.stage = stage, run.tensor = 2;
+        // Four share two heads of keys and values.
+        if (GetParam() != Family::gpt2 && shards == 1) run.tensor = 4;
         EXPECT_TRUE(values_of(run) == expected) << "of one seed";
         export_to(file("out"), run);
         ASSERT_TRUE(bytes_of_file(file("out/model.safetensors")) ==
