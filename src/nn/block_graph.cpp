@@ -109,9 +109,9 @@ class Costs {
       case BlockWork::attention:
         return attention_bytes(part.pass);
       case BlockWork::qkv:
-        return std::max(linear_bytes(shapes_.qkv), part.pass == Pass::forward ? rotary_bytes() : 0);
+        return std::max(linear_bytes(shapes_.qkv), rotates(part) ? rotary_bytes() : 0);
       case BlockWork::heads:
-        return part.pass == Pass::forward ? rotary_bytes() : shapes_.part_bytes;
+        return rotates(part) ? rotary_bytes() : shapes_.part_bytes;
       default:
         return linear_bytes(linear(part.work));
     }
@@ -149,6 +149,12 @@ class Costs {
     const std::int64_t bytes = kernels::linear_workspace_bytes(shape, target_);
     if (target_.tensor == 1) return bytes;
     return std::max(bytes, kernels::linear_partial_workspace_bytes(shape, target_));
+  }
+
+  // Whether a part of that work ends with the rotation.
+  bool rotates(const BlockPart& part) const {
+    return part.pass == Pass::forward &&
+           part.work == (shapes_.split == BlockSplit::head_parts ? BlockWork::heads : BlockWork::qkv);
   }
 
   std::int64_t rotary_bytes() const {

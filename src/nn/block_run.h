@@ -69,13 +69,13 @@ enum BlockValue : ValueId {
   kNorm1Partial,
   kNorm1Sum,
   kValuesOfHeads,  // so many where each rank has whole heads
-  // Where several ranks share a head of keys and values. `Part` is [tokens, 2 · part channels]: this rank's
-  // channels of its head's keys, then of its values.
-  kOwnQkv = kValuesOfHeads,  // [tokens, columns of this rank's product]: queries, then kPart
-  kPart,
-  kPartsWhole,    // [ranks, tokens, 2 · part channels]: of all ranks
-  kPartsPartial,  // the same: what this rank adds to the gradients of them; 0 for heads that it does not read
-  kPartSum,       // as kPart, in fp32: the gradient
+  // Where several ranks share a head of keys and values, there are these. A part is this rank's channels of
+  // its head's keys, then of its values.
+  kOwnQkv = kValuesOfHeads,  // [tokens, columns of this rank's product]: queries, then its part
+  kPart,                     // [tokens, 2 · part channels]
+  kPartsWhole,               // [ranks, tokens, 2 · part channels]: of all ranks
+  kPartsPartial,    // the same, this rank's terms of the gradients; 0 for heads that it does not read
+  kPartSum,         // [tokens, 2 · part channels] fp32: the gradient of this rank's part
   kOwnQkvGradient,  // as kOwnQkv
 };
 
@@ -159,8 +159,9 @@ class BlockRun {
     std::int64_t row_numel, column = 0;
   };
   void copy_columns(std::int64_t columns, const Columns& from, const Columns& to) const;
-  // Calls function(parts, whole) for each piece of the head of keys and values that this rank reads: its
-  // place among `parts`, as kPartsWhole, and in `heads`, as kQkv. A piece has shapes_.part_channels columns.
+  // Calls function(part, head) for each piece of the head of keys and values that this rank reads: with the
+  // piece's place in `parts`, which is as kPartsWhole, and in `heads`, which is as kQkv. A piece has
+  // shapes_.part_channels columns.
   template <class Function>
   void for_each_piece(void* parts, void* heads, Function&& function) const;
   // What ends in the residual stream; numbers its dropout, behind the attention's heads.
