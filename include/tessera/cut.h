@@ -23,7 +23,6 @@ struct Cut {
   // Lengths along the dim of parts that are each cut by themselves, so that every rank has a share of all: of
   // queries, keys and values in one matrix, say. Empty: one part. The ranks must divide each.
   std::vector<std::int64_t> segments = {};
-  int repeats = 1;  // ranks in a row that have the same share; this version supports 1 only
   // The ranks need not divide the dim, which is one segment: each has its length divided by the ranks,
   // rounded up. Places behind the dim's end are padding, which belongs to no element and is always 0.
   bool padded = false;
@@ -59,7 +58,7 @@ class TensorShares {
  public:
   // Throws UsageError, naming the parameter, for fewer than 1 rank, a dim that the shape does not have,
   // segments that do not make up the dim, and a segment that the ranks do not divide and that is not padded.
-  // Throws UnsupportedError for another axis, and for repeats.
+  // Throws UnsupportedError for another axis.
   TensorShares(const std::string& parameter, const Shape& shape, const Cut& cut, int ranks);
 
   // Whether the ranks have different elements.

@@ -19,11 +19,6 @@ void check_cut(const std::string& parameter, const Shape& shape, const Cut& cut)
   if (cut.axis != Axis::tensor)
     throw UnsupportedError(
         what + fmt::format("cut.axis is {}; this version cuts over the tensor axis only", name_of(cut.axis)));
-  if (cut.repeats != 1)
-    throw UnsupportedError(
-        what +
-        fmt::format("cut.repeats is {}; in this version each rank has a share of its own: it must be 1",
-                    cut.repeats));
   if (cut.dim == -1) {
     if (!cut.segments.empty() || cut.padded)
       throw UsageError(what + fmt::format("cut.{} is set while cut.dim is -1, which means that it is not cut",

@@ -114,9 +114,6 @@ TEST(LayoutErrors, Cuts) {
             "parameter 'w' of shape [8, 6] is cut along dim 1 over 4 tensor ranks; they do not divide its "
             "segment 1, of length 2: it must be a multiple of 4");
   EXPECT_EQ(with({.dim = 0, .padded = true}, 3), "accepted");
-  EXPECT_EQ(with({.dim = 0, .repeats = 2}),
-            "unsupported: " + what +
-                "cut.repeats is 2; in this version each rank has a share of its own: it must be 1");
   EXPECT_EQ(with({.dim = 0, .axis = Axis::shard}),
             "unsupported: " + what + "cut.axis is shard; this version cuts over the tensor axis only");
   EXPECT_EQ(with({.dim = 0, .axis = Axis{9}}),
