@@ -1,6 +1,4 @@
 // A hidden layer of an MLP.
-#include <fmt/format.h>
-
 #include <cmath>
 #include <utility>
 #include <vector>
