@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// A schedule is a row and a function, both in pipeline.cpp.
+// A schedule is a row and a function, both in schedules.cpp.
 struct ScheduleRow {
   PipelineSchedule schedule;
   std::string_view name;  // in configurations
@@ -18,5 +18,7 @@ struct ScheduleRow {
   std::vector<ChunkPass> (*order)(const PipelineShape& shape, int rank);
 };
 std::span<const ScheduleRow> pipeline_schedules();
+// Throws UsageError for a number that is no schedule.
+const ScheduleRow& row_of(PipelineSchedule schedule);
 
 }  // namespace tessera
