@@ -21,14 +21,14 @@ struct Chunk {
   int rank = 0;
 };
 
-// The chunks in the order of the chain. Chunk c is on rank c mod `pipeline`, so that a chunk's neighbours are
-// on neighbouring ranks.
+// The chunks in the order of the chain. The schedule says which rank has a chunk: every rank has as many, and
+// a chunk's neighbours are on neighbouring ranks.
 class Partition {
  public:
   // Throws UsageError naming the field of strategy.pipeline if `units` cannot be cut in this way: for fewer
   // units than chunks, cuts that do not ascend within 1 .. units − 1, a number of cuts that does not give
-  // `pipeline` · chunks, several chunks with a schedule that has one, and any setting that is not the default
-  // with a single pipeline rank.
+  // `pipeline` · chunks, another number of chunks than the schedule has, and any setting that is not the
+  // default with a single pipeline rank.
   Partition(int units, int pipeline, const Pipeline& options);
 
   std::span<const Chunk> chunks() const { return chunks_; }

@@ -110,7 +110,7 @@ struct Offload {
 // How a chain of units is cut over the mesh's pipeline axis. Used only if that axis has 2 or more ranks.
 struct Pipeline {
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
-  int chunks = 1;         // chunks of units on each rank; chunk c of all is on pipeline rank c mod `pipeline`
+  int chunks = 1;         // chunks of units on each rank; the schedule says which (docs/architecture.md)
   std::vector<int> cuts;  // the first unit of every chunk but the first, ascending; empty: equal counts
   // With sharded parameters: whether a unit stays gathered while its chunk runs several microbatches in a row
   // in the same pass, instead of being gathered for each. For schedules with such runs.

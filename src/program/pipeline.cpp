@@ -48,9 +48,11 @@ Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(
   if (pipeline == 1) check_alone(options);
   if (options.chunks < 1)
     throw UsageError(fmt::format("pipeline.chunks is {}; it must be at least 1", options.chunks));
-  if (options.chunks > 1 && !row_of(options.schedule).several_chunks)
-    throw UsageError(fmt::format("pipeline.chunks is {}, but schedule {} has one chunk on each rank",
-                                 options.chunks, name_of(options.schedule)));
+  const ScheduleRow& schedule = row_of(options.schedule);
+  if (schedule.chunks_of(options.chunks) != options.chunks)
+    throw UsageError(fmt::format("pipeline.chunks is {}, but schedule {} has {} on each rank", options.chunks,
+                                 schedule.name,
+                                 schedule.chunks == 1 ? "one chunk" : fmt::format("{}", schedule.chunks)));
   const std::int64_t wanted = std::int64_t{pipeline} * options.chunks;
   if (wanted > units)
     throw UsageError(
@@ -63,7 +65,7 @@ Partition::Partition(int units, int pipeline, const Pipeline& options) : ranks_(
   int first = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int end = bounds[chunk];
-    chunks_.push_back({.first = first, .end = end, .rank = chunk % pipeline});
+    chunks_.push_back({.first = first, .end = end, .rank = schedule.rank_of(chunk, pipeline)});
     chunk_of_.insert(chunk_of_.end(), static_cast<std::size_t>(end - first), chunk);
     first = end;
   }

@@ -10,6 +10,7 @@ namespace tessera {
 namespace {
 
 using Order = std::vector<ChunkPass>;
+using OwnChunks = std::span<const int>;
 
 // All forwards and all backwards of one rank, each kind in the order it takes them, woven: `ahead` forwards
 // first, then one backward behind each forward, then the backwards that are left.
@@ -26,20 +27,20 @@ Order weave(const Order& forwards, const Order& backwards, std::size_t ahead) {
 
 // Microbatches by groups of `group`; within a group each of the rank's chunks takes all of it before the next
 // chunk does.
-Order passes(const PipelineShape& shape, int rank, Pass pass, int microbatches, int group) {
+Order passes(OwnChunks own, Pass pass, int microbatches, int group) {
+  std::vector<int> chunks(own.begin(), own.end());
+  if (pass == Pass::backward) std::ranges::reverse(chunks);
   Order order;
   for (int first = 0; first < microbatches; first += group)
-    for (int k = 0; k < shape.chunks; ++k)
-      for (int microbatch = first; microbatch < std::min(first + group, microbatches); ++microbatch) {
-        const int own = pass == Pass::forward ? k : shape.chunks - 1 - k;
-        order.push_back({.chunk = own * shape.ranks + rank, .microbatch = microbatch, .pass = pass});
-      }
+    for (const int chunk : chunks)
+      for (int microbatch = first; microbatch < std::min(first + group, microbatches); ++microbatch)
+        order.push_back({.chunk = chunk, .microbatch = microbatch, .pass = pass});
   return order;
 }
 
-Order all_forward_first(const PipelineShape& shape, int rank) {
+Order all_forward_first(const PipelineShape& shape, int /*rank*/, OwnChunks own) {
   const int m = shape.microbatches;
-  return weave(passes(shape, rank, Pass::forward, m, m), passes(shape, rank, Pass::backward, m, m),
+  return weave(passes(own, Pass::forward, m, m), passes(own, Pass::backward, m, m),
                std::numeric_limits<std::size_t>::max());
 }
 
@@ -47,12 +48,12 @@ Order all_forward_first(const PipelineShape& shape, int rank) {
 // of as many as ranks: when a group's last is through a rank's chunk, its first has come round to the next.
 // The forwards ahead fill both ways of the pipeline and all chunks but one. A last group that is not full is
 // made as if it were, and what does not exist left out: leaving out makes no cycle.
-Order one_forward_one_backward(const PipelineShape& shape, int rank) {
+Order one_forward_one_backward(const PipelineShape& shape, int rank, OwnChunks own) {
   const int p = shape.ranks;
   const int full = round_up(shape.microbatches, p);
   const int ahead = shape.chunks == 1 ? p - 1 - rank : 2 * (p - 1 - rank) + (shape.chunks - 1) * p;
-  Order order = weave(passes(shape, rank, Pass::forward, full, p),
-                      passes(shape, rank, Pass::backward, full, p), static_cast<std::size_t>(ahead));
+  Order order = weave(passes(own, Pass::forward, full, p), passes(own, Pass::backward, full, p),
+                      static_cast<std::size_t>(ahead));
   std::erase_if(order, [&](const ChunkPass& pass) { return pass.microbatch >= shape.microbatches; });
   return order;
 }
@@ -60,13 +61,13 @@ Order one_forward_one_backward(const PipelineShape& shape, int rank) {
 // 1F1B in which rank s leaves the weight gradients of s microbatches for later: they fill the time in which
 // it would wait for backwards at the end. It so holds what microbatches need of at most p, as 1F1B does on
 // its first rank. ZB-H1 of Qi et al. 2023 (arXiv 2401.10241).
-Order zero_bubble(const PipelineShape& shape, int rank) {
+Order zero_bubble(const PipelineShape& shape, int rank, OwnChunks own) {
   Order order;
   int next = 0;  // whose weight gradients come next
   const auto weight_gradient = [&] {
-    order.push_back({.chunk = rank, .microbatch = next++, .pass = Pass::weight_gradient});
+    order.push_back({.chunk = own.front(), .microbatch = next++, .pass = Pass::weight_gradient});
   };
-  for (const ChunkPass& pass : one_forward_one_backward(shape, rank)) {
+  for (const ChunkPass& pass : one_forward_one_backward(shape, rank, own)) {
     order.push_back(pass);
     if (pass.pass == Pass::backward && pass.microbatch >= rank) weight_gradient();
   }
@@ -74,12 +75,15 @@ Order zero_bubble(const PipelineShape& shape, int rank) {
   return order;
 }
 
+// The chain goes round the ranks: a chunk's neighbours are on neighbouring ranks.
+int round(int chunk, int ranks) { return chunk % ranks; }
+
 constexpr auto kSchedules = std::to_array<ScheduleRow>({
-    {PipelineSchedule::one_forward_one_backward, "1f1b", false, false, one_forward_one_backward},
-    {PipelineSchedule::gpipe, "gpipe", false, false, all_forward_first},
-    {PipelineSchedule::interleaved, "interleaved", true, false, one_forward_one_backward},
-    {PipelineSchedule::looped, "looped", true, false, all_forward_first},
-    {PipelineSchedule::zb_h1, "zb_h1", false, true, zero_bubble},
+    {PipelineSchedule::one_forward_one_backward, "1f1b", 1, false, round, one_forward_one_backward},
+    {PipelineSchedule::gpipe, "gpipe", 1, false, round, all_forward_first},
+    {PipelineSchedule::interleaved, "interleaved", 0, false, round, one_forward_one_backward},
+    {PipelineSchedule::looped, "looped", 0, false, round, all_forward_first},
+    {PipelineSchedule::zb_h1, "zb_h1", 1, true, round, zero_bubble},
 });
 
 }  // namespace
@@ -110,10 +114,13 @@ std::optional<PipelineSchedule> pipeline_schedule_named(std::string_view name) {
 std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineShape& shape, int rank) {
   const ScheduleRow& row = row_of(schedule);
   if (shape.ranks < 1 || shape.chunks < 1 || shape.microbatches < 1 || rank < 0 || rank >= shape.ranks ||
-      (shape.chunks > 1 && !row.several_chunks))
+      row.chunks_of(shape.chunks) != shape.chunks)
     throw UsageError(fmt::format("pipeline_order: {} with {} ranks, {} chunks, {} microbatches, on rank {}",
                                  row.name, shape.ranks, shape.chunks, shape.microbatches, rank));
-  return row.order(shape, rank);
+  std::vector<int> own;
+  for (int chunk = 0; chunk < shape.ranks * shape.chunks; ++chunk)
+    if (row.rank_of(chunk, shape.ranks) == rank) own.push_back(chunk);
+  return row.order(shape, rank, own);
 }
 
 }  // namespace tessera

@@ -13,9 +13,15 @@ namespace tessera {
 struct ScheduleRow {
   PipelineSchedule schedule;
   std::string_view name;  // in configurations
-  bool several_chunks;    // whether a rank may have more than one
+  int chunks;             // each rank has so many; 0: as many as are asked for
   bool splits_backward;   // whether weight gradients are passes of their own
-  std::vector<ChunkPass> (*order)(const PipelineShape& shape, int rank);
+  // The rank that has chunk `chunk` of the chain. All ranks have equally many.
+  int (*rank_of)(int chunk, int ranks);
+  // `own`: the chunks of the rank, ascending.
+  std::vector<ChunkPass> (*order)(const PipelineShape& shape, int rank, std::span<const int> own);
+
+  // How many chunks a rank has where so many are asked for.
+  int chunks_of(int asked) const { return chunks > 0 ? chunks : asked; }
 };
 std::span<const ScheduleRow> pipeline_schedules();
 // Throws UsageError for a number that is no schedule.

@@ -65,7 +65,7 @@ double measured_bubble(const Pipeline& pipeline) {
 
 TEST(PipelineTime, TheBubbleIsThatOfTheory) {
   for (const ScheduleRow& row : schedules_of_whole_backwards()) {
-    const int chunks = row.several_chunks ? 2 : 1;
+    const int chunks = row.chunks_of(2);
     const double theory = (kRanks - 1.0) / (chunks * kMicrobatches + kRanks - 1.0);
     double bubble = 1;
     int quiet = 0;

@@ -175,7 +175,7 @@ TEST_P(PipelineByteCounters, FollowEachRanksPlan) {
   expect_followed({.family = Family::llama,
                    .world = 2,
                    .pipeline = 2,
-                   .schedule = {.schedule = row.schedule, .chunks = row.several_chunks ? 2 : 1, .cuts = {}},
+                   .schedule = {.schedule = row.schedule, .chunks = row.chunks_of(2), .cuts = {}},
                    .stage = stage,
                    .strict_order = strict,
                    .microbatches = 4});

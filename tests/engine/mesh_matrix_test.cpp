@@ -55,11 +55,9 @@ RunConfig run_of(const Cell& cell, int variant) {
   run.world = cell.mesh.shard;
   run.stage = cell.stage;
   run.microbatches = cell.microbatches;
-  const bool several =
-      cell.schedule == PipelineSchedule::interleaved || cell.schedule == PipelineSchedule::looped;
   if (run.pipeline > 1)
     run.schedule = {.schedule = cell.schedule,
-                    .chunks = several && run.pipeline <= 4 ? 2 : 1,
+                    .chunks = row_of(cell.schedule).chunks_of(run.pipeline <= 4 ? 2 : 1),
                     .cuts = {},
                     .gather_once = variant % 3 == 0};
   run.prefetch = variant % 3;

@@ -193,7 +193,7 @@ TEST(PipelineMemory, NeverHoldsMoreThanThePlan) {
   for (const ScheduleRow& row : schedules_of_whole_backwards()) {
     EngineOptions options = pipeline_options({.pipeline = 3, .shard = 2}, 12, 6);
     options.strategy.placements = Placements::of_stage(3);
-    options.strategy.pipeline = {.schedule = row.schedule, .chunks = row.several_chunks ? 2 : 1, .cuts = {}};
+    options.strategy.pipeline = {.schedule = row.schedule, .chunks = row.chunks_of(2), .cuts = {}};
     run_local(6, kBlocking, [&](Communicator world) {
       Engine engine(world, chain(12), options);
       engine.initialize(toy_fill());

@@ -91,7 +91,7 @@ Cell random_cell(std::mt19937& random) {
     static const std::vector<ScheduleRow> whole_backwards = schedules_of_whole_backwards();
     const ScheduleRow& row = whole_backwards[random() % whole_backwards.size()];
     options.strategy.pipeline = {.schedule = row.schedule,
-                                 .chunks = row.several_chunks ? 1 + static_cast<int>(random() % 2) : 1,
+                                 .chunks = row.chunks > 0 ? row.chunks : 1 + static_cast<int>(random() % 2),
                                  .cuts = {}};
   }
   const int units = cell.mesh.pipeline * options.strategy.pipeline.chunks + static_cast<int>(random() % 3);

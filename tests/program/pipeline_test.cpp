@@ -53,12 +53,12 @@ TEST(PipelineOrder, IsTheOneOfTheTextbooks) {
 TEST(PipelineOrder, RunsEveryPassOnceAndBackwardBehindForward) {
   for (const ScheduleRow& row : pipeline_schedules())
     for (int ranks = 1; ranks <= 5; ++ranks)
-      for (int chunks = 1; chunks <= (row.several_chunks ? 3 : 1); ++chunks)
+      for (int chunks = row.chunks_of(1); chunks <= row.chunks_of(3); ++chunks)
         for (int microbatches = 1; microbatches <= 9; ++microbatches)
           for (int rank = 0; rank < ranks; ++rank) {
             std::map<std::pair<int, Pass>, int> next;  // by chunk: the microbatch that comes next
             for (const ChunkPass& pass : pipeline_order(row.schedule, {ranks, chunks, microbatches}, rank)) {
-              ASSERT_EQ(pass.chunk % ranks, rank);
+              ASSERT_EQ(row.rank_of(pass.chunk, ranks), rank);
               ASSERT_EQ((next[{pass.chunk, pass.pass}]++), pass.microbatch) << row.name;
               if (pass.pass == Pass::backward) {
                 ASSERT_LT(pass.microbatch, (next[{pass.chunk, Pass::forward}])) << row.name;
@@ -188,7 +188,7 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
         if (mesh.pipeline == 1 && row.schedule != PipelineSchedule::one_forward_one_backward) continue;
         for (int microbatches : {1, 3, 4, 8}) {
           const int variant = proved++;
-          StepSpec spec = spec_of(16, stage, row.schedule, row.several_chunks ? 2 : 1, microbatches);
+          StepSpec spec = spec_of(16, stage, row.schedule, row.chunks_of(2), microbatches);
           spec.strategy.prefetch = variant % 3;
           spec.strategy.recompute = variant % 2 == 0 ? Recompute::none : Recompute::full;
           spec.strategy.reduce = variant % 5 < 2 ? ReduceWhen::each : ReduceWhen::last;
@@ -314,7 +314,7 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
 TEST(PipelinePrograms, SendEachBoundaryOnce) {
   for (const ScheduleRow& row : pipeline_schedules())
     for (int microbatches : {1, 3, 8}) {
-      const int chunks = row.several_chunks ? 2 : 1;
+      const int chunks = row.chunks_of(2);
       const WholeMesh made(chain(8, 100), {.pipeline = 4}, spec_of(8, 0, row.schedule, chunks, microbatches));
       int sends = 0, receives = 0;
       for (const Program& program : made.programs)

@@ -66,7 +66,7 @@ TEST(SimulateWorld, OneForwardOneBackwardByHand) {
 TEST(SimulateWorld, BubblesAreTheTextbooks) {
   for (const ScheduleRow& row : testing::schedules_of_whole_backwards())
     for (int pipeline : {2, 3, 4, 8})
-      for (int chunks = 1; chunks <= (row.several_chunks ? 3 : 1); ++chunks)
+      for (int chunks = row.chunks_of(1); chunks <= row.chunks_of(3); ++chunks)
         for (int groups : {1, 2, 4}) {
           const int microbatches = groups * pipeline;  // what the closed form of `interleaved` needs
           const int units = pipeline * chunks;
@@ -174,8 +174,7 @@ TEST(SimulateWorld, FoldedEqualsEveryRankByItself) {
       if (mesh.pipeline == 1 && row.schedule != PipelineSchedule::one_forward_one_backward) continue;
       for (int draw = 0; draw < 3; ++draw) {
         Pipeline pipeline;
-        if (mesh.pipeline > 1)
-          pipeline = {.schedule = row.schedule, .chunks = row.several_chunks ? 2 : 1, .cuts = {}};
+        if (mesh.pipeline > 1) pipeline = {.schedule = row.schedule, .chunks = row.chunks_of(2), .cuts = {}};
         StepSpec spec =
             spec_of(16, static_cast<int>(random() % 4), pipeline, 1 + static_cast<int>(random() % 5));
         spec.strategy.prefetch = static_cast<int>(random() % 3);
