@@ -102,18 +102,13 @@ class Builder {
     InstructionId gather = -1;
   };
 
-  // What a neighbour in the pipeline sends to a chunk of this rank.
+  // What another pipeline rank sends to a chunk of this one.
   struct Incoming {
-    int chunk = 0;
-    int microbatch = 0;
-    int due = 0;  // the position where it is received: once it is made, and ahead of the pass that needs it
-  };
-  // All that comes in on one lane, in the order in which the neighbour sends it.
-  struct Inbox {
     Lane lane = Lane::receive_output;
     int from = 0;
-    std::vector<Incoming> messages;
-    std::size_t next = 0;
+    UnitId unit = 0;  // whose output, or gradient of it, this is
+    int microbatch = 0;
+    int made = 0;  // when, see PassTimes
   };
 
   // The update of a flat, issued behind the use at a position; as many as there are uses: behind all of them.
@@ -326,7 +321,8 @@ class Builder {
   IdVector<Slot> slots_;
   IdVector<Residence> residences_;                 // by first use
   std::size_t gathered_ = 0;                       // of these, the first so many are gathered
-  std::array<Inbox, 2> inboxes_;                   // outputs, gradients
+  std::vector<Incoming> incoming_;                 // in the order in which they are made
+  std::size_t received_ = 0;                       // of these, the first so many are received
   IdVector<std::vector<int>> backward_positions_;  // [flat]: positions of uses that write its gradient
   IdVector<bool> written_;         // [parameter] whether any use of this program writes its gradient
   IdVector<bool> holds_gradient_;  // [parameter] whether a use of this microbatch has written it

@@ -4,39 +4,31 @@
 
 namespace tessera {
 
-// A chunk's input comes from the rank before, the gradient of its output from the rank behind, each in the
-// order in which that rank computes them.
+// A chunk's input comes from the chunk before, the gradient of its output from the chunk behind. What chunks
+// of this rank hand to each other is there already.
 void Builder::find_messages() {
   if (!pipelined()) return;
-  const int chunks = static_cast<int>(partition_.chunks().size());
-  // The first use of each pass, a recompute perhaps: by chunk, microbatch and whether it is a forward.
-  std::map<std::tuple<int, int, bool>, int> first_use;
-  for (int position = 0; position < slots_.count(); ++position) {
-    const Slot& slot = slots_[position];
-    if (slot.use.pass == Pass::weight_gradient) continue;
-    first_use.try_emplace(
-        {partition_.chunk_of(slot.use.unit), slot.microbatch, slot.use.pass == Pass::forward}, position);
-  }
-  const auto fill = [&](Inbox& inbox, Lane lane, Pass pass, int step) {
-    inbox.lane = lane;
-    inbox.from = (pipeline_rank_ - step + mesh_.pipeline) % mesh_.pipeline;
-    for (const ChunkPass& sent : pipeline_order(spec_.strategy.pipeline.schedule, shape(), inbox.from)) {
-      const int chunk = sent.chunk + step;
-      if (sent.pass != pass || chunk < 0 || chunk >= chunks || rests_in(sent.microbatch)) continue;
-      const int made = times_.start(sent.chunk, sent.microbatch, pass) + times_.duration(pass);
-      const auto from_then_on = std::ranges::lower_bound(slots_, made, {}, &Slot::time);
-      inbox.messages.push_back({.chunk = chunk,
-                                .microbatch = sent.microbatch,
-                                .due = static_cast<int>(from_then_on - slots_.begin())});
-    }
-    int due = slots_.count();
-    for (auto message = inbox.messages.rbegin(); message != inbox.messages.rend(); ++message) {
-      const int needs = first_use.at({message->chunk, message->microbatch, pass == Pass::forward});
-      message->due = due = std::min({due, message->due, needs});
-    }
+  const std::span<const Chunk> chunks = partition_.chunks();
+  const auto expect = [&](Lane lane, Pass pass, int from, UnitId unit) {
+    for (int microbatch = 0; microbatch < spec_.microbatches; ++microbatch)
+      if (!rests_in(microbatch))
+        incoming_.push_back({.lane = lane,
+                             .from = partition_.chunk(from).rank,
+                             .unit = unit,
+                             .microbatch = microbatch,
+                             .made = times_.start(from, microbatch, pass) + times_.duration(pass)});
   };
-  fill(inboxes_[0], Lane::receive_output, Pass::forward, 1);
-  if (train()) fill(inboxes_[1], Lane::receive_gradient, Pass::backward, -1);
+  for (std::size_t behind = 1; behind < chunks.size(); ++behind) {
+    const Chunk &first = chunks[behind - 1], &second = chunks[behind];
+    if (first.rank == second.rank) continue;
+    const UnitId boundary = first.end - 1;
+    const int chunk = static_cast<int>(behind);
+    if (second.rank == pipeline_rank_) expect(Lane::receive_output, Pass::forward, chunk - 1, boundary);
+    if (first.rank == pipeline_rank_ && train())
+      expect(Lane::receive_gradient, Pass::backward, chunk, boundary);
+  }
+  std::ranges::stable_sort(incoming_, {},
+                           [](const Incoming& message) { return std::tuple(message.made, message.lane); });
 }
 
 InstructionId Builder::add_message(Instruction message, int peer) {
@@ -47,27 +39,25 @@ InstructionId Builder::add_message(Instruction message, int peer) {
 
 // Where a device starts what communicates in the order of issue, a message that waits for its receiver holds
 // up what its sender issues behind it, and a receiver that waits what it sends itself. So both are issued
-// when the message is made, in a pipeline of equal passes: whatever waits does so for something earlier.
+// when the message is made, in a pipeline of equal passes: whatever waits does so for something earlier. That
+// holds for several senders, too: a lane receives in the order of these times, and a rank makes one message
+// at a time.
 void Builder::issue_receives(int position) {
-  for (Inbox& inbox : inboxes_) {
-    for (; inbox.next < inbox.messages.size(); ++inbox.next) {
-      const Incoming& message = inbox.messages[inbox.next];
-      if (message.due > position) break;
-      const Chunk& to = partition_.chunk(message.chunk);
-      const bool output = inbox.lane == Lane::receive_output;
-      const UnitId unit = output ? to.first - 1 : to.end - 1;
-      const UnitBuffers& buffers = unit_buffers_[unit];
-      const BufferId buffer = (output ? buffers.output : buffers.output_gradient).of(message.microbatch);
-      if (buffer < 0) continue;  // a unit without activations of ours to hand on
-      begin(buffer, next_id());
-      add_message({.op = Opcode::receive,
-                   .lane = inbox.lane,
-                   .unit = unit,
-                   .microbatch = message.microbatch,
-                   .operands = {whole(Role::to, buffer, Access::write)},
-                   .waits = {}},
-                  inbox.from);
-    }
+  for (; received_ < incoming_.size(); ++received_) {
+    const Incoming& message = incoming_[received_];
+    if (message.made > slots_[position].time) break;
+    const UnitBuffers& buffers = unit_buffers_[message.unit];
+    const bool output = message.lane == Lane::receive_output;
+    const BufferId buffer = (output ? buffers.output : buffers.output_gradient).of(message.microbatch);
+    if (buffer < 0) continue;  // a unit without activations of ours to hand on
+    begin(buffer, next_id());
+    add_message({.op = Opcode::receive,
+                 .lane = message.lane,
+                 .unit = message.unit,
+                 .microbatch = message.microbatch,
+                 .operands = {whole(Role::to, buffer, Access::write)},
+                 .waits = {}},
+                message.from);
   }
 }
 
@@ -78,8 +68,8 @@ void Builder::issue_sends(int position) {
   const int index = partition_.chunk_of(slot.use.unit);
   const Chunk& chunk = partition_.chunk(index);
   const auto send = [&](Lane lane, UnitId unit, BufferId buffer, int to, Pass pass) {
-    if (buffer < 0) return;
     const int receiver = partition_.chunk(to).rank;
+    if (buffer < 0 || receiver == pipeline_rank_) return;
     const InstructionId id = add_message({.op = Opcode::send,
                                           .lane = lane,
                                           .unit = unit,
