@@ -172,7 +172,7 @@ typedef struct tessera_options {
   int32_t parameters_over_replicas; /* 1: see Strategy::parameters_over_replicas [0] */
 
   int32_t schedule;    /* order of a pipeline's passes [TESSERA_1F1B] */
-  int32_t chunks;      /* chunks of units on each pipeline rank; more than 1 for interleaved and looped [1] */
+  int32_t chunks;      /* chunks of units on each pipeline rank, as many as the schedule takes [1] */
   const int32_t* cuts; /* first unit of every chunk but the first, ascending [NULL: equal counts] */
   int32_t cut_count;
   int32_t gather_once; /* 1: see Pipeline::gather_once [0] */

@@ -72,8 +72,9 @@ std::vector<ChunkPass> pipeline_order(PipelineSchedule schedule, const PipelineS
 
 // Whether the schedule runs the weight gradients of a backward later than the rest of it.
 bool splits_backward(PipelineSchedule schedule);
-// The name in configurations.
+// The name in configurations, and in a few words the order that it stands for.
 std::string_view name_of(PipelineSchedule schedule);
+std::string_view meaning_of(PipelineSchedule schedule);
 std::vector<std::string_view> pipeline_schedule_names();
 // Nothing for any other name.
 std::optional<PipelineSchedule> pipeline_schedule_named(std::string_view name);

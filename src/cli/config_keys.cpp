@@ -242,13 +242,19 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
+std::string meanings_of_schedules() {
+  std::string meanings;
+  for (const std::string_view name : pipeline_schedule_names())
+    meanings += fmt::format("{}{}: {}", meanings.empty() ? "" : "; ", name,
+                            meaning_of(*pipeline_schedule_named(name)));
+  return meanings;
+}
+
 void add_pipeline(Keys& keys, PipelineConfig& c) {
-  keys.push_back(text(
-      "pipeline.schedule", &c.schedule,
-      "The order of forward and backward passes on each pipeline rank. interleaved and looped "
-      "(breadth-first) may have several chunks a rank. zb_h1 is 1f1b with the gradients of weights where "
-      "ranks would wait.",
-      schedule_names()));
+  keys.push_back(
+      text("pipeline.schedule", &c.schedule,
+           "The order of forward and backward passes on each pipeline rank. " + meanings_of_schedules() + ".",
+           schedule_names()));
   keys.push_back(
       integer("pipeline.chunks", &c.chunks, 1,
               "Runs of units on each pipeline rank (virtual stages): more make the bubble smaller and "

@@ -79,11 +79,16 @@ Order zero_bubble(const PipelineShape& shape, int rank, OwnChunks own) {
 int round(int chunk, int ranks) { return chunk % ranks; }
 
 constexpr auto kSchedules = std::to_array<ScheduleRow>({
-    {PipelineSchedule::one_forward_one_backward, "1f1b", 1, false, round, one_forward_one_backward},
-    {PipelineSchedule::gpipe, "gpipe", 1, false, round, all_forward_first},
-    {PipelineSchedule::interleaved, "interleaved", 0, false, round, one_forward_one_backward},
-    {PipelineSchedule::looped, "looped", 0, false, round, all_forward_first},
-    {PipelineSchedule::zb_h1, "zb_h1", 1, true, round, zero_bubble},
+    {PipelineSchedule::one_forward_one_backward, "1f1b", "one forward, then one backward, in turn", 1, false,
+     round, one_forward_one_backward},
+    {PipelineSchedule::gpipe, "gpipe", "all forwards, then all backwards", 1, false, round,
+     all_forward_first},
+    {PipelineSchedule::interleaved, "interleaved", "1f1b over any number of chunks a rank", 0, false, round,
+     one_forward_one_backward},
+    {PipelineSchedule::looped, "looped", "gpipe over any number of chunks a rank, one after the other", 0,
+     false, round, all_forward_first},
+    {PipelineSchedule::zb_h1, "zb_h1", "1f1b with the gradients of weights where ranks would wait", 1, true,
+     round, zero_bubble},
 });
 
 }  // namespace
@@ -97,6 +102,7 @@ const ScheduleRow& row_of(PipelineSchedule schedule) {
 }
 
 std::string_view name_of(PipelineSchedule schedule) { return row_of(schedule).name; }
+std::string_view meaning_of(PipelineSchedule schedule) { return row_of(schedule).meaning; }
 bool splits_backward(PipelineSchedule schedule) { return row_of(schedule).splits_backward; }
 
 std::vector<std::string_view> pipeline_schedule_names() {

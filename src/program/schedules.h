@@ -12,9 +12,10 @@ namespace tessera {
 // A schedule is a row and a function, both in schedules.cpp.
 struct ScheduleRow {
   PipelineSchedule schedule;
-  std::string_view name;  // in configurations
-  int chunks;             // each rank has so many; 0: as many as are asked for
-  bool splits_backward;   // whether weight gradients are passes of their own
+  std::string_view name;     // in configurations
+  std::string_view meaning;  // there: a few words behind the name
+  int chunks;                // each rank has so many; 0: as many as are asked for
+  bool splits_backward;      // whether weight gradients are passes of their own
   // The rank that has chunk `chunk` of the chain. All ranks have equally many.
   int (*rank_of)(int chunk, int ranks);
   // `own`: the chunks of the rank, ascending.
