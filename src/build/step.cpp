@@ -126,7 +126,8 @@ void Builder::lay_out_uses() {
         throw UnsupportedError(fmt::format(
             "unit '{}' and another chunk of pipeline rank {} share parameters, and schedule {} runs several "
             "microbatches through one before the other, so that no single sum of gradients can hold both; "
-            "take another schedule, or cut the chain so that they lie on different ranks",
+            "take another schedule, or cut the chain so that they lie on different ranks, if its schedule "
+            "lets you",
             layout_.units()[slot.use.unit].name, pipeline_rank_, name_of(spec_.strategy.pipeline.schedule)));
       positions.push_back(position);
     }
