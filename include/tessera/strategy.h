@@ -69,7 +69,8 @@ enum class PipelineSchedule : std::uint8_t {
   gpipe,                     // all forwards, then all backwards (Huang et al. 2019): one chunk a rank
   interleaved,               // 1F1B over several chunks a rank (Narayanan et al. 2021, Megatron-LM)
   looped,                    // breadth-first: each chunk takes all microbatches (Lamy-Poirier 2023)
-  zb_h1                      // 1F1B with weight gradients where ranks would wait (Qi et al. 2023)
+  zb_h1,                     // 1F1B with weight gradients where ranks would wait (Qi et al. 2023)
+  zb_v                       // likewise, over two chunks a rank of a chain that runs down the ranks and back
 };
 
 // How one unit's activations are kept between its forward and its backward.

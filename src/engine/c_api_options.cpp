@@ -200,6 +200,7 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_WEIGHT_GRADIENT == static_cast<int>(Pass::weight_gradient) &&
               TESSERA_LOOPED == static_cast<int>(PipelineSchedule::looped) &&
               TESSERA_ZB_H1 == static_cast<int>(PipelineSchedule::zb_h1) &&
+              TESSERA_ZB_V == static_cast<int>(PipelineSchedule::zb_v) &&
               TESSERA_CLOSE == static_cast<int>(UseEdge::close) &&
               TESSERA_DISK == static_cast<int>(Space::disk) &&
               TESSERA_HOST == static_cast<int>(Space::host) &&

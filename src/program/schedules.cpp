@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 
 namespace tessera {
 namespace {
@@ -75,8 +76,57 @@ Order zero_bubble(const PipelineShape& shape, int rank, OwnChunks own) {
   return order;
 }
 
+// ZB-V of Qi et al. (arXiv 2401.10241, 2405.15362). The chain runs down the ranks and back up, so rank s of p
+// has chunks s and 2p − 1 − s. It takes them in turn, each pass as soon as its input can be there, and leaves
+// the weight gradients of s microbatches of either chunk for the end. Where forward, backward and weight
+// gradients take the same time and there are 2p − 1 microbatches or more, rank s waits for its first input
+// and then no more: the step is p − 1 passes of a chunk longer than the passes of a rank. A rank holds at
+// most 2p microbatches of a chunk, which is half of its units: as much as 1F1B on its first rank.
+//
+// Of the V schedules this one waits the least for that memory. V-Half and V-Min (2405.15362) hold less and
+// wait longer. DualPipe-V, one half of DualPipe, runs a forward at the same time as a backward in order to
+// hide messages between experts: nothing is gained by it where passes run one after the other. With unequal
+// passes the order is the same, and ranks wait for the differences.
+//
+// With few microbatches, those of 2p − 1 that do not exist are left out, as above.
+Order zero_bubble_v(const PipelineShape& shape, int rank, OwnChunks own) {
+  using enum Pass;
+  struct Stretch {
+    int times;
+    std::vector<std::pair<int, Pass>> passes;  // chunk and pass, each of the microbatch that comes next
+  };
+  const int p = shape.ranks, down = own.front(), up = own.back();
+  const int full = std::max(shape.microbatches, 2 * p - 1);
+  const Stretch stretches[] = {
+      {2 * (p - rank) - 1, {{down, forward}}},
+      {rank, {{up, forward}, {down, forward}}},
+      {p - rank, {{up, forward}, {up, backward}, {up, weight_gradient}}},
+      {full - p,
+       {{down, forward},
+        {down, backward},
+        {down, weight_gradient},
+        {up, forward},
+        {up, backward},
+        {up, weight_gradient}}},
+      {rank, {{down, backward}, {up, backward}}},
+      {p - rank, {{down, backward}, {down, weight_gradient}}},
+      {rank, {{up, weight_gradient}}},
+      {rank, {{down, weight_gradient}}},
+  };
+  Order order;
+  std::map<std::pair<int, Pass>, int> next;
+  for (const Stretch& stretch : stretches)
+    for (int time = 0; time < stretch.times; ++time)
+      for (const auto& [chunk, pass] : stretch.passes)
+        if (const int microbatch = next[{chunk, pass}]++; microbatch < shape.microbatches)
+          order.push_back({.chunk = chunk, .microbatch = microbatch, .pass = pass});
+  return order;
+}
+
 // The chain goes round the ranks: a chunk's neighbours are on neighbouring ranks.
 int round(int chunk, int ranks) { return chunk % ranks; }
+// It goes down the ranks, turns on the last, and comes back.
+int down_and_up(int chunk, int ranks) { return chunk < ranks ? chunk : 2 * ranks - 1 - chunk; }
 
 constexpr auto kSchedules = std::to_array<ScheduleRow>({
     {PipelineSchedule::one_forward_one_backward, "1f1b", "one forward, then one backward, in turn", 1, false,
@@ -89,6 +139,8 @@ constexpr auto kSchedules = std::to_array<ScheduleRow>({
      false, round, all_forward_first},
     {PipelineSchedule::zb_h1, "zb_h1", "1f1b with the gradients of weights where ranks would wait", 1, true,
      round, zero_bubble},
+    {PipelineSchedule::zb_v, "zb_v", "zb_h1 over two chunks a rank, the first and the last on one rank", 2,
+     true, down_and_up, zero_bubble_v},
 });
 
 }  // namespace

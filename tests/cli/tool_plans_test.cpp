@@ -253,6 +253,21 @@ TEST_F(ToolPlans, ExamplesOfTensorRanksArePlanned) {
   EXPECT_EQ(llama.at("ranks"), 8);
   EXPECT_EQ(llama.at("mesh").at("schedule"), "zb_h1");
   EXPECT_EQ(llama.at("mesh").at("pipeline_ranks")[1].at("ranks"), json::parse("[[4, 5, 6, 7]]"));
+  // The chain runs down the ranks and back.
+  const Arguments v = {"--set", "pipeline.schedule=zb_v", "--set", "pipeline.chunks=2",
+                       "--set", "pipeline.cuts=1,3,5"};
+  const json down_and_back = plan("tensor_parallel/llama_2x2x2.toml", v).at("mesh");
+  EXPECT_EQ(down_and_back.at("schedule"), "zb_v");
+  EXPECT_EQ(down_and_back.at("pipeline_ranks")[0].at("units"), json::parse(R"(["embed", "head"])"));
+  EXPECT_EQ(down_and_back.at("pipeline_ranks")[1].at("units"),
+            json::parse(R"(["block.0 to block.1", "block.2 to block.3"])"));
+  const Result one_chunk = run({"plan", examples + "tensor_parallel/llama_2x2x2.toml", "--set", v[1]});
+  EXPECT_NE(one_chunk.status, 0);
+  EXPECT_THAT(one_chunk.err, HasSubstr("pipeline.chunks is 1, but schedule zb_v has 2 on each rank"));
+  const Result tied =
+      run(with({"plan", examples + "train_gpt_pipeline/mesh.toml"}, Arguments(v.begin(), v.begin() + 4)));
+  EXPECT_NE(tied.status, 0);
+  EXPECT_THAT(tied.err, HasSubstr("schedule zb_v runs several microbatches through one before the other"));
   const json gpt3 = plan("gpt3_on_3072/gpt3.toml", {"--set", "mesh.pipeline=2", "--set", "model.layers=2",
                                                     "--set", "run.microbatches=2"});
   EXPECT_EQ(gpt3.at("ranks"), 96);

@@ -81,28 +81,31 @@ TEST(PipelineTime, TheBubbleIsThatOfTheory) {
   }
 }
 
-std::vector<UnitSpec> split_units() {
-  std::vector<UnitSpec> units = chain(kRanks + 1);
+std::vector<UnitSpec> split_units(int count) {
+  std::vector<UnitSpec> units = chain(count);
   for (UnitSpec& unit : units) unit.parameters.push_back({.name = unit.name + ".other", .shape = {64}});
   return units;
 }
 
-// The time in passes in which a rank idles in the shortest step. Forward, backward and weight gradients take
-// the same time. The last unit, whose backward is whole, takes none and lies on the last rank with another.
+// The time in passes of all units of a rank in which a rank idles in the shortest step. Forward, backward and
+// weight gradients take the same time. The last unit, whose backward is whole, takes none and lies in the
+// last chunk with another.
 double idle_time(PipelineSchedule schedule) {
-  const std::chrono::microseconds pass(16'000);
+  const int chunks_of_rank = row_of(schedule).chunks_of(1), chunks = kRanks * chunks_of_rank;
+  const std::chrono::microseconds pass(16'000), all_units = chunks_of_rank * pass;
   EngineOptions options = toy_options(1, 0);
   options.mesh = {.pipeline = kRanks};
-  options.strategy.pipeline = {.schedule = schedule, .cuts = {1, 2, 3}};
+  options.strategy.pipeline = {.schedule = schedule, .chunks = chunks_of_rank, .cuts = {}};
+  for (int chunk = 1; chunk < chunks; ++chunk) options.strategy.pipeline.cuts.push_back(chunk);
   options.programs = {
-      {.kind = StepKind::train, .microbatches = kMicrobatches, .activations = small_graphs(kRanks + 1)}};
-  const double span = shortest_step(split_units(), options, [&](Engine& engine, int /*step*/) {
+      {.kind = StepKind::train, .microbatches = kMicrobatches, .activations = small_graphs(chunks + 1)}};
+  const double span = shortest_step(split_units(chunks + 1), options, [&](Engine& engine, int /*step*/) {
     const Clock::time_point first = Clock::now();
     for (const Instruction& use : engine.running().instructions) {
       if (use.op != Opcode::use) continue;
       UnitLease lease = engine.use(use.unit, use.pass);
       const std::string& part = engine.running().units[use.unit].parts[use.part];
-      if (use.unit < kRanks && (part == "down" || part == "down parameters"))
+      if (use.unit < chunks && (part == "down" || part == "down parameters"))
         std::this_thread::sleep_for(pass);
       const ParameterId first_of_unit = engine.layout().first_parameter(use.unit);
       for (ParameterId id = first_of_unit; id < first_of_unit + 2; ++id)
@@ -114,13 +117,14 @@ double idle_time(PipelineSchedule schedule) {
     }
     return first;
   });
-  return span / std::chrono::duration<double>(pass).count() - 3 * kMicrobatches;
+  return span / std::chrono::duration<double>(all_units).count() - 3 * kMicrobatches;
 }
 
 TEST(PipelineTime, WeightGradientsFillIt) {
   for (const auto& [schedule, theory] :
        {std::pair(PipelineSchedule::one_forward_one_backward, 3.0 * (kRanks - 1)),
-        std::pair(PipelineSchedule::zb_h1, 1.0 * (kRanks - 1))}) {
+        std::pair(PipelineSchedule::zb_h1, 1.0 * (kRanks - 1)),
+        std::pair(PipelineSchedule::zb_v, 0.5 * (kRanks - 1))}) {
     double idle = std::numeric_limits<double>::infinity();
     int quiet = 0;
     const double slack = 0.02 * (3 * kMicrobatches + theory);  // 2 % of the step's time

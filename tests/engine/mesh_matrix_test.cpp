@@ -80,7 +80,8 @@ std::vector<Cell> sample() {
         for (int stage = 0; stage <= 3; ++stage)
           for (const ScheduleRow& row : pipeline_schedules())
             for (int microbatches : {1, 3, 4, 8})
-              if (pipeline > 1 || row.schedule == PipelineSchedule::one_forward_one_backward)
+              if (pipeline > 1 ? pipeline * row.chunks_of(1) <= kLayers + 2
+                               : row.schedule == PipelineSchedule::one_forward_one_backward)
                 all.push_back({{.pipeline = pipeline, .replicate = replicate, .shard = shard},
                                stage,
                                row.schedule,

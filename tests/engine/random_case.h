@@ -254,6 +254,16 @@ inline RandomCase draw_case(std::uint64_t seed) {
       options.strategy.reduce = ReduceWhen::automatic;
   draw_events(draws, of, early);
 
+  // The chunks of the run that resumes lie where they lay.
+  Draws splits(of.seed * 17 + 9);
+  const std::optional<PipelineSchedule> splitting = splitting_schedule(of.varied[0].strategy.pipeline.chunks);
+  if (plain.mesh.pipeline > 1 && splitting &&
+      std::ranges::all_of(
+          plain.programs,
+          [](const EngineProgram& program) { return splits_some(program.activations.units); }) &&
+      splits.chance(40))
+    for (EngineOptions& options : of.varied) options.strategy.pipeline.schedule = *splitting;
+
   // Sums over pipeline ranks that share a flat are made in an order of their own.
   const Layout layout(of.units, plain.mesh.shard, plain.mesh.replicate);
   if (tied_over_ranks(layout, Partition(units, plain.mesh.pipeline, of.varied[0].strategy.pipeline)))

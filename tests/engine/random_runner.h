@@ -134,7 +134,12 @@ class Runner {
     for (ValueId id = 0; id < graph.values.count(); ++id) values.push_back(lease.value(id));
     for (std::size_t k = 0; k < spec.parameters.size(); ++k) {
       const ParameterId id = engine_.layout().first_parameter(use.unit) + static_cast<ParameterId>(k);
-      const bool written = part.writes_gradient(static_cast<int>(k)) && spec.parameters[k].trainable;
+      // Where a schedule runs weight gradients apart, another part may write it.
+      const auto of_parameter = [home = engine_.layout().place(id).home](const Operand& operand) {
+        return operand.role == Role::gradient && operand.region.parameter == home;
+      };
+      const bool written =
+          part.writes_gradient(static_cast<int>(k)) && std::ranges::any_of(use.operands, of_parameter);
       parameters.push_back(reads_parameters(spec, use.pass) ? lease.parameter(id).data : nullptr);
       gradients.push_back(written ? lease.gradient(id).data : nullptr);
       betas.push_back(written ? lease.gradient_beta(id) : 0.0f);

@@ -215,6 +215,8 @@ RunConfig drawn_run(std::uint64_t seed) {
   if (run.pipeline > 1)
     run.schedule.schedule = draws.among<PipelineSchedule>(
         {PipelineSchedule::one_forward_one_backward, PipelineSchedule::gpipe, PipelineSchedule::zb_h1});
+  if (run.pipeline == 2 && seed % 3 == 0)
+    run.schedule = {.schedule = PipelineSchedule::zb_v, .chunks = 2, .cuts = {}};
   const int units = run.layers + (run.family == Family::mlp ? 1 : 2);
   for (int unit = 0; unit < units; ++unit)
     run.unit_activations.push_back(

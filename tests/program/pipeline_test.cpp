@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <random>
 
+#include "src/build/order.h"
 #include "src/program/schedules.h"
 #include "tessera/link.h"
 #include "tests/program/mesh_programs.h"
+#include "tests/program/sanitized.h"
 #include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
 
@@ -45,6 +48,15 @@ TEST(PipelineOrder, IsTheOneOfTheTextbooks) {
   // Rank s leaves the weight gradients of s microbatches for later.
   EXPECT_EQ(text(pipeline_order(zb_h1, {2, 1, 3}, 0)), "F0.0 F0.1 B0.0 W0.0 F0.2 B0.1 W0.1 B0.2 W0.2");
   EXPECT_EQ(text(pipeline_order(zb_h1, {2, 1, 3}, 1)), "F1.0 B1.0 F1.1 B1.1 W1.0 F1.2 B1.2 W1.1 W1.2");
+  // The second and the third of four chunks are on rank 1.
+  EXPECT_EQ(
+      text(pipeline_order(zb_v, {2, 2, 4}, 0)),
+      "F0.0 F0.1 F0.2 F3.0 B3.0 W3.0 F3.1 B3.1 W3.1 F0.3 B0.0 W0.0 F3.2 B3.2 W3.2 B0.1 W0.1 F3.3 B3.3 W3.3 "
+      "B0.2 W0.2 B0.3 W0.3");
+  EXPECT_EQ(
+      text(pipeline_order(zb_v, {2, 2, 4}, 1)),
+      "F1.0 F2.0 F1.1 F2.1 B2.0 W2.0 F1.2 B1.0 W1.0 F2.2 B2.1 W2.1 F1.3 B1.1 W1.1 F2.3 B2.2 W2.2 B1.2 B2.3 "
+      "B1.3 W1.2 W2.3 W1.3");
   // Megatron-LM's for two ranks, two chunks each, four microbatches.
   EXPECT_EQ(text(pipeline_order(interleaved, {2, 2, 4}, 1)),
             "F1.0 F1.1 F3.0 B3.0 F3.1 B3.1 F1.2 B1.0 F1.3 B1.1 F3.2 B3.2 F3.3 B3.3 B1.2 B1.3");
@@ -98,6 +110,55 @@ TEST(PipelineOrder, ZeroBubbleHoldsAtMostAsManyMicrobatchesAsRanks) {
     }
 }
 
+// Of a chunk, which is half of a rank's units. Few microbatches are held like many, as far as there are any.
+TEST(PipelineOrder, ZeroBubbleVHoldsAtMostTwoChunksMicrobatchesForEachRank) {
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (int microbatches : {1, 2, 5, 40})
+      for (int rank = 0; rank < ranks; ++rank) {
+        int held = 0, most = 0;
+        for (const ChunkPass& pass : pipeline_order(PipelineSchedule::zb_v, {ranks, 2, microbatches}, rank)) {
+          held += pass.pass == Pass::forward ? 1 : pass.pass == Pass::weight_gradient ? -1 : 0;
+          most = std::max(most, held);
+        }
+        EXPECT_LE(most, 2 * std::min(ranks, microbatches)) << "rank " << rank << " of " << ranks;
+        if (microbatches == 40) {
+          EXPECT_EQ(most, 2 * ranks) << "rank " << rank;
+        }
+      }
+}
+
+// PassTimes throws for one.
+TEST(PipelineOrder, HasNoCycle) {
+  for (const ScheduleRow& row : pipeline_schedules()) {
+    for (int ranks = 2; ranks <= 9; ++ranks)
+      for (int microbatches = 1; microbatches <= 2 * ranks + 3; ++microbatches)
+        PassTimes(row.schedule, {ranks, row.chunks_of(2), microbatches}, StepKind::train);
+    for (int ranks : {16, 33, 64})
+      for (int microbatches : {1, ranks - 1, ranks + 1, 2 * ranks + 1})
+        PassTimes(row.schedule, {ranks, row.chunks_of(2), microbatches}, StepKind::train);
+  }
+}
+
+// Passes of zb_v take 1 each here: rank s begins at s, and with 2p − 1 microbatches or more waits no more.
+TEST(PipelineOrder, ZeroBubbleVWaitsForTheFirstInputOnly) {
+  for (int ranks = 2; ranks <= 8; ++ranks)
+    for (int microbatches : {2 * ranks - 1, 2 * ranks, 3 * ranks + 1, 50}) {
+      const PassTimes times(PipelineSchedule::zb_v, {ranks, 2, microbatches}, StepKind::train);
+      int end = 0;
+      for (int chunk = 0; chunk < 2 * ranks; ++chunk)
+        for (const int start : times.starts(chunk)) end = std::max(end, start + 1);
+      EXPECT_EQ(end, 6 * microbatches + ranks - 1) << ranks << " ranks, " << microbatches << " microbatches";
+    }
+}
+
+TEST(PipelineOrder, IsMadeQuickly) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const ScheduleRow& row : pipeline_schedules())
+    EXPECT_GE(pipeline_order(row.schedule, {64, row.chunks_of(2), 4096}, 31).size(), 8192u);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 0.1 * static_cast<double>(pipeline_schedules().size()) * (kSanitized ? 20 : 1));
+}
+
 TEST(Partition, CutsByCountOrByHand) {
   const Partition even(10, 2, {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}});
   ASSERT_EQ(even.chunks().size(), 4u);
@@ -106,6 +167,9 @@ TEST(Partition, CutsByCountOrByHand) {
   EXPECT_EQ(even.chunk(3).end, 10);
   EXPECT_EQ(even.rank_of(9), 1);
   EXPECT_EQ(even.rank_of(5), 0);
+  const Partition down_and_up(7, 3, {.schedule = PipelineSchedule::zb_v, .chunks = 2, .cuts = {}});
+  const int ranks[] = {0, 1, 2, 2, 1, 0};
+  for (int chunk = 0; chunk < 6; ++chunk) EXPECT_EQ(down_and_up.chunk(chunk).rank, ranks[chunk]) << chunk;
   const Partition by_hand(5, 3, {.cuts = {1, 4}});
   EXPECT_EQ(by_hand.chunk(1).first, 1);
   EXPECT_EQ(by_hand.chunk(2).first, 4);
@@ -126,6 +190,10 @@ TEST(Partition, RefusesWhatCannotBeCut) {
   EXPECT_NE(refusal(8, 3, {.cuts = {5, 5}}).find("must ascend"), std::string::npos);
   EXPECT_NE(refusal(8, 2, {.cuts = {8}}).find("within 1 to 7"), std::string::npos);
   EXPECT_NE(refusal(8, 2, {.chunks = 2, .cuts = {}}).find("1f1b has one chunk"), std::string::npos);
+  for (const int chunks : {1, 3})
+    EXPECT_NE(refusal(8, 2, {.schedule = PipelineSchedule::zb_v, .chunks = chunks, .cuts = {}})
+                  .find("chunks is " + std::to_string(chunks) + ", but schedule zb_v has 2 on each rank"),
+              std::string::npos);
   EXPECT_NE(refusal(8, 1, {.schedule = PipelineSchedule::gpipe, .cuts = {}}).find("mesh.pipeline is 1"),
             std::string::npos);
 }
@@ -309,8 +377,8 @@ TEST(PipelinePrograms, TakeTheSquaresOfCompleteGradients) {
     }
 }
 
-// The bytes that one rank receives over its pipeline's links in a step: of each microbatch an output from
-// before and a gradient from behind.
+// Each microbatch crosses every boundary between ranks once as an output and once as a gradient. Where the
+// chain turns, both chunks are on one rank.
 TEST(PipelinePrograms, SendEachBoundaryOnce) {
   for (const ScheduleRow& row : pipeline_schedules())
     for (int microbatches : {1, 3, 8}) {
@@ -322,7 +390,8 @@ TEST(PipelinePrograms, SendEachBoundaryOnce) {
           sends += instruction.op == Opcode::send;
           receives += instruction.op == Opcode::receive;
         }
-      EXPECT_EQ(sends, 2 * microbatches * (4 * chunks - 1)) << row.name;
+      const bool turns = row.rank_of(3, 4) == row.rank_of(4, 4);
+      EXPECT_EQ(sends, 2 * microbatches * (4 * chunks - 1 - (turns ? 1 : 0))) << row.name;
       EXPECT_EQ(receives, sends);
     }
 }
@@ -334,6 +403,21 @@ TEST(PipelinePrograms, RefuseChunksOfOneRankThatShareParametersOutOfTurn) {
   const Layout layout(units, 1);
   EXPECT_THROW(build_step(layout, {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::looped, 2, 2), 0),
                UnsupportedError);
+}
+
+// The gradients of a microbatch come to the last chunk long before they come to the first.
+TEST(PipelinePrograms, HoldTiedParametersInAVForOneMicrobatchOnly) {
+  std::vector<UnitSpec> units = chain(4, 100);
+  units[3].parameters[0].tied_to = "block.0.weight";
+  const WholeMesh one(units, {.pipeline = 2}, spec_of(4, 0, PipelineSchedule::zb_v, 2, 1));
+  EXPECT_TRUE(one.verified_in_order().ok()) << one.verified_in_order().to_string();
+  EXPECT_TRUE(one.proved().ok()) << one.proved().to_string();
+  try {
+    build_step(one.layout, one.mesh, spec_of(4, 0, PipelineSchedule::zb_v, 2, 2), 0);
+    ADD_FAILURE() << "not refused";
+  } catch (const UnsupportedError& error) {
+    EXPECT_NE(std::string(error.what()).find("zb_v"), std::string::npos) << error.what();
+  }
 }
 
 // ---- spoilt programs ----

@@ -1,11 +1,13 @@
 // Random parameters and strategies, of all that goes together.
 #pragma once
 
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "src/program/schedules.h"
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
 #include "tessera/pipeline.h"
@@ -71,6 +73,20 @@ inline Pipeline draw_pipeline(Draws& draws, int ranks, int units) {
     pipeline.cuts = among;
   }
   return pipeline;
+}
+
+// A schedule of so many chunks a rank that splits backwards, if there is one.
+inline std::optional<PipelineSchedule> splitting_schedule(int chunks) {
+  for (const ScheduleRow& row : pipeline_schedules())
+    if (row.splits_backward && row.chunks_of(chunks) == chunks) return row.schedule;
+  return std::nullopt;
+}
+
+// Whether the backward of some unit but the last can be split.
+inline bool splits_some(const IdVector<UnitGraph>& units) {
+  for (UnitId unit = 0; unit + 1 < units.count(); ++unit)
+    if (split_backward(units[unit]).is_split) return true;
+  return false;
 }
 
 // What may change between one run and the one that resumes it; placements, slices and cuts stay.

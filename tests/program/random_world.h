@@ -138,15 +138,10 @@ inline Case draw_case(std::uint64_t seed) {
                                 .reads_batch = draws.chance(40)});
     of.specs.push_back(spec);
   }
-  // Where some unit but the last declares parts of backward of which some can run apart.
-  const auto splits = [&](const StepSpec& step) {
-    for (int unit = 0; unit + 1 < units; ++unit)
-      if (split_backward(step.activations.units[unit]).is_split) return true;
-    return false;
-  };
-  if (of.mesh.pipeline > 1 && spec.strategy.pipeline.chunks == 1 && std::ranges::all_of(of.specs, splits) &&
-      tensors.chance(60))
-    for (StepSpec& step : of.specs) step.strategy.pipeline.schedule = PipelineSchedule::zb_h1;
+  const auto splits = [](const StepSpec& step) { return splits_some(step.activations.units); };
+  const std::optional<PipelineSchedule> splitting = splitting_schedule(spec.strategy.pipeline.chunks);
+  if (of.mesh.pipeline > 1 && splitting && std::ranges::all_of(of.specs, splits) && tensors.chance(60))
+    for (StepSpec& step : of.specs) step.strategy.pipeline.schedule = *splitting;
   of.cost.cluster.ranks_per_node = draws.among<int>({0, 1, 8});
   of.cost.compute_issues = draws.chance(50);
   for (int unit = 0; unit < units; ++unit) of.cost.forward_flops.push_back(draws.pick(0, 1000) * 1e6);

@@ -81,7 +81,8 @@ TEST(SimulateWorld, BubblesAreTheTextbooks) {
 }
 
 // Where forward, backward and weight gradients take 1 each, ranks of ZB-H1 wait (p − 1)(F + B − W), a third
-// of what those of 1F1B do. The last unit, whose backward is whole, takes no time.
+// of what those of 1F1B do, and with 2p − 1 microbatches or more those of ZB-V half of that. The last unit,
+// whose backward is whole, takes no time.
 TEST(SimulateWorld, WeightGradientsFillTheBubble) {
   const auto takes = [](const Program& program, const Instruction& use) {
     if (use.op != Opcode::use) return 0.0;
@@ -92,18 +93,23 @@ TEST(SimulateWorld, WeightGradientsFillTheBubble) {
   for (const int ranks : {2, 3, 4, 6})
     for (const int microbatches : {6, 8, 13}) {
       const auto bubble = [&](PipelineSchedule schedule) {
-        Pipeline pipeline{.schedule = schedule, .cuts = {}};
-        for (int rank = 1; rank < ranks; ++rank) pipeline.cuts.push_back(rank);
-        StepSpec spec = spec_of(ranks + 1, 0, pipeline, microbatches);
-        spec.activations = testing::small_graphs(ranks + 1);
+        Pipeline pipeline{.schedule = schedule, .chunks = row_of(schedule).chunks_of(1), .cuts = {}};
+        const int chunks = ranks * pipeline.chunks;
+        for (int chunk = 1; chunk < chunks; ++chunk) pipeline.cuts.push_back(chunk);
+        StepSpec spec = spec_of(chunks + 1, 0, pipeline, microbatches);
+        spec.activations = testing::small_graphs(chunks + 1);
         CostModel cost = free_messages();
         cost.duration_us = takes;
-        return WholeMesh(testing::chain(ranks + 1, 100), {.pipeline = ranks}, spec).simulated(cost).bubble;
+        return WholeMesh(testing::chain(chunks + 1, 100), {.pipeline = ranks}, spec).simulated(cost).bubble;
       };
       const double p = ranks - 1, passes = 3 * microbatches;
       EXPECT_NEAR(bubble(PipelineSchedule::one_forward_one_backward), 3 * p / (passes + 3 * p), 1e-12);
       EXPECT_NEAR(bubble(PipelineSchedule::zb_h1), p / (passes + p), 1e-12)
           << ranks << " ranks, " << microbatches << " microbatches";
+      if (microbatches >= 2 * ranks - 1) {
+        EXPECT_NEAR(bubble(PipelineSchedule::zb_v), p / (2 * passes + p), 1e-12)
+            << ranks << " ranks, " << microbatches << " microbatches";
+      }
     }
 }
 
