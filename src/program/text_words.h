@@ -30,7 +30,7 @@ constexpr Enumeration enumeration_of(Space) { return {kSpaces, "space"}; }
 constexpr Enumeration enumeration_of(BufferRole) { return {kBufferRoles, "role of a buffer"}; }
 constexpr Enumeration enumeration_of(DType) { return {3, "type"}; }
 constexpr Enumeration enumeration_of(Opcode) { return {kOpcodes, "opcode"}; }
-constexpr Enumeration enumeration_of(Pass) { return {3, "pass"}; }
+constexpr Enumeration enumeration_of(Pass) { return {kPasses, "pass"}; }
 constexpr Enumeration enumeration_of(UseEdge) { return {3, "edge of a use"}; }
 constexpr Enumeration enumeration_of(Role) { return {kRoles, "role of an operand"}; }
 constexpr Enumeration enumeration_of(Access) { return {4, "access"}; }

@@ -98,6 +98,13 @@ std::vector<GoldenPrograms> golden_programs() {
     of.spec.strategy.pipeline.schedule = PipelineSchedule::interleaved;
     of.spec.strategy.pipeline.chunks = 2;
   }));
+  all.push_back(golden("pipeline_zb_v", [](Case& of) {
+    of.take(chain(4, 64));
+    of.mesh = {.pipeline = 2};
+    of.spec.microbatches = 3;
+    of.spec.activations = small_graphs(4);
+    of.spec.strategy.pipeline = {.schedule = PipelineSchedule::zb_v, .chunks = 2, .cuts = {}};
+  }));
   all.push_back(golden("replicas_state_sliced", [](Case& of) {
     shard_everything(of);
     of.mesh = {.replicate = 2, .shard = 2};

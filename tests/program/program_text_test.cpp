@@ -228,7 +228,7 @@ TEST(ProgramText, HasEveryEnumerator) {
   each(kBufferRoles, [](Program& of, int k) { buffer(of).role = static_cast<BufferRole>(k); });
   each(3, [](Program& of, int k) { buffer(of).type = static_cast<DType>(k); });
   each(kOpcodes, [](Program& of, int k) { instruction(of).op = static_cast<Opcode>(k); });
-  each(3, [](Program& of, int k) { instruction(of).pass = static_cast<Pass>(k); });
+  each(kPasses, [](Program& of, int k) { instruction(of).pass = static_cast<Pass>(k); });
   each(3, [](Program& of, int k) { instruction(of).edge = static_cast<UseEdge>(k); });
   each(kRoles, [](Program& of, int k) { operand(of).role = static_cast<Role>(k); });
   each(4, [](Program& of, int k) { operand(of).access = static_cast<Access>(k); });
