@@ -97,6 +97,17 @@ void ordered_chain(const ComputeContext& context, std::int64_t numel, DType type
   ops_of(context.device).ordered_chain(context, numel, type, contributions, beta, accumulator, squares);
 }
 
+void balanced_sum(const ComputeContext& context, std::int64_t numel, DType type,
+                  std::span<const void* const> contributions, float* result, float* scratch) {
+  const std::size_t count = contributions.size();
+  if (count <= 3) return ordered_chain(context, numel, type, contributions, 0.0f, result);
+  const std::size_t half = std::bit_floor(count - 1);
+  balanced_sum(context, numel, type, contributions.first(half), result, scratch);
+  if (count - half == 1) return accumulate(context, numel, type, contributions[half], 1.0f, result);
+  balanced_sum(context, numel, type, contributions.subspan(half), scratch, scratch + numel);
+  accumulate(context, numel, DType::fp32, scratch, 1.0f, result);
+}
+
 void sum_of_squares(const ComputeContext& context, std::int64_t numel, DType type, const void* input,
                     const Squares& squares) {
   check_squares(squares);

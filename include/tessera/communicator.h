@@ -45,6 +45,12 @@ struct ReduceScatter {
   // reduction is exact.
   Contributors contributors = {};
   Reduction reduction = Reduction::exact;  // the same on all ranks; native needs reduces_natively()
+  // Exact sums only: contributions are added as a balanced tree in rank order instead of as a chain. Of n,
+  // the first half, which is the largest power of two below n, and the rest are each added so, and then the
+  // two:
+  // ((0 + 1) + (2 + 3)) of four. So ranks may have added what are consecutive contributions of more ranks,
+  // for the same bits. The same on all ranks; without `accumulate`, and without squares.
+  bool balanced = false;
   // Where a sum is given, in memory of the shard's device, the squares of what the shard becomes are added to
   // it (docs/numerics.md). Where ranks read each other's buffers they are taken on the way; elsewhere the
   // shard is read once more.

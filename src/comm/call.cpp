@@ -18,13 +18,14 @@ Call Call::reduce_scatter(const ReduceScatter& request, int members, CallLabel l
       request.reduction == Reduction::native ? Operation::native_reduce_scatter : Operation::reduce_scatter,
       request.shard_numel, label);
   call.type = request.wire;
+  call.balanced = request.balanced;
   if (request.contributors.count < members) call.contributors = request.contributors;
   return call;
 }
 
 bool Call::matches(const Call& other) const {
   return operation == other.operation && type == other.type && root == other.root && count == other.count &&
-         contributors == other.contributors && unit == other.unit;
+         contributors == other.contributors && balanced == other.balanced && unit == other.unit;
 }
 
 std::string Call::text(std::uint64_t sequence) const {
@@ -40,7 +41,8 @@ std::string Call::full_text(std::uint64_t sequence) const {
       return text;
     case Operation::reduce_scatter:
     case Operation::native_reduce_scatter:
-      text += fmt::format(" with {} elements a rank of {}", count, tessera::name_of(type));
+      text += fmt::format(" with {} elements a rank of {}{}", count, tessera::name_of(type),
+                          balanced ? ", balanced," : "");
       if (contributors.all()) return text;
       if (contributors.first == 0) return text + fmt::format(" from the first {} ranks", contributors.count);
       return text +

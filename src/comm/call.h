@@ -15,6 +15,7 @@ struct Call {
   DType type = DType::fp32;
   int root = -1;              // of broadcast
   Contributors contributors;  // of reduce_scatter; all where all members contribute, and elsewhere
+  bool balanced = false;      // of reduce_scatter
   std::int64_t count = 0;     // bytes, or elements where the operation has a type
   const char* shown = "";
   std::array<char, 64> unit{};

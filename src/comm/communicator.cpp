@@ -104,6 +104,15 @@ void Communicator::reduce_scatter(const ReduceScatter& call, CallLabel label) {
   };
   if (overlaps_squares(call.shard, shard_bytes) || overlaps_squares(call.full, full_bytes))
     throw UsageError("reduce_scatter: the sum of squares overlaps the shard or the full buffer");
+  if (call.balanced &&
+      (call.reduction == Reduction::native || call.accumulate || call.squares.sum != nullptr))
+    throw UsageError(
+        fmt::format("reduce_scatter on '{}': balanced is set with {}; a balanced sum is exact, and "
+                    "neither adds to the shard nor takes squares",
+                    name(),
+                    call.reduction == Reduction::native ? "a native reduction"
+                    : call.accumulate                   ? "accumulate"
+                                                        : "squares"));
   if (call.reduction == Reduction::native && !reduces_natively())
     throw UnsupportedError(fmt::format(
         "reduce_scatter on '{}': reduction is native, which only GPUs have; use exact, or bind it to one",

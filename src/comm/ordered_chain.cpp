@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "kernels/reduce.h"
 
@@ -37,6 +38,27 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
     chain_in_place(contributions, *own, numel, result, squares);
   else
     kernels::ordered_chain({}, numel, type, contributions, accumulate ? 1.0f : 0.0f, result, squares);
+}
+
+void balanced_sum(std::span<const void*> contributions, DType type, std::int64_t numel, float* result) {
+  std::array<float, kBlock> sum;  // only then is the result written: it may be a contribution
+  std::vector<float> scratch(
+      static_cast<std::size_t>(kBlock * kernels::balanced_scratch(static_cast<int>(contributions.size()))));
+  for (std::int64_t begin = 0; begin < numel; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, numel - begin);
+    kernels::balanced_sum({}, count, type, contributions, sum.data(), scratch.data());
+    std::copy_n(sum.data(), count, result + begin);
+    for (const void*& contribution : contributions)
+      contribution = static_cast<const char*>(contribution) + count * bytes_of(type);
+  }
+}
+
+void reduce(const ReduceScatter& call, std::span<const void*> contributions, std::int64_t numel,
+            float* result, const Squares& squares) {
+  if (call.balanced)
+    balanced_sum(contributions, call.wire, numel, result);
+  else
+    ordered_chain(contributions, call.wire, numel, call.accumulate, result, squares);
 }
 
 std::int64_t contributed_bytes(const ReduceScatter& call, int rank) {

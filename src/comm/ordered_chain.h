@@ -27,6 +27,14 @@ inline void sum_into(std::span<const void*> contributions, std::int64_t numel, d
   ordered_chain(contributions, numel, result);
 }
 
+// result = the contributions, added as ReduceScatter::balanced says. Any one of them may be `result` itself
+// where it is fp32.
+void balanced_sum(std::span<const void*> contributions, DType type, std::int64_t numel, float* result);
+
+// What the call makes of `numel` elements of its contributions: a part of this rank's shard.
+void reduce(const ReduceScatter& call, std::span<const void*> contributions, std::int64_t numel,
+            float* result, const Squares& squares = {});
+
 // Bytes that peers contribute to this rank's shard.
 std::int64_t contributed_bytes(const ReduceScatter& call, int rank);
 

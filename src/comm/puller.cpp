@@ -35,8 +35,8 @@ std::int64_t Puller::pull_all_gather(void* full, std::int64_t shard_bytes) {
 std::int64_t Puller::pull_reduce_scatter(const ReduceScatter& request) {
   const std::int64_t slice_bytes = request.shard_numel * bytes_of(request.wire);
   read([&] {
-    ordered_chain(sources(request.contributors, own_rank() * slice_bytes), request.wire, request.shard_numel,
-                  request.accumulate, request.shard, request.squares);
+    reduce(request, sources(request.contributors, own_rank() * slice_bytes), request.shard_numel,
+           request.shard, request.squares);
   });
   return contributed_bytes(request, own_rank());
 }

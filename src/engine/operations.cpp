@@ -88,14 +88,16 @@ void Executor::reduce_scatter(InstructionId id) {
   const Operand& to = instruction.operand(Role::to);
   Communicator& channel = channel_of(instruction);
   const bool gives = from != nullptr && instruction.contributors.contains(channel.rank());
-  const ReduceScatter call = {.full = gives ? place_of(id, *from).address : nullptr,
-                              .wire = instruction.wire_type(),
-                              .shard = reinterpret_cast<float*>(place_of(id, to).address),
-                              .shard_numel = place_of(id, to).bytes / bytes_of(to.type),
-                              .accumulate = to.access == Access::add,
-                              .contributors = instruction.contributors,
-                              .reduction = options_.strategy.reduction,
-                              .squares = squares_of(id, to)};
+  const ReduceScatter call = {
+      .full = gives ? place_of(id, *from).address : nullptr,
+      .wire = instruction.wire_type(),
+      .shard = reinterpret_cast<float*>(place_of(id, to).address),
+      .shard_numel = place_of(id, to).bytes / bytes_of(to.type),
+      .accumulate = to.access == Access::add,
+      .contributors = instruction.contributors,
+      .reduction = options_.strategy.reduction,
+      .balanced = instruction.lane == Lane::exchange && options_.strategy.reduction == Reduction::exact,
+      .squares = squares_of(id, to)};
   if (channel.world() == 1)  // the same sum, by all threads of the rank
     kernels::ordered_chain(compute(id), call.shard_numel, call.wire, std::array{call.full},
                            call.accumulate ? 1.0f : 0.0f, call.shard, call.squares);

@@ -61,6 +61,45 @@ TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   });
 }
 
+float tree_of(const std::vector<float>& terms) {
+  if (terms.size() == 1) return terms[0];
+  const auto half = static_cast<std::ptrdiff_t>(std::bit_floor(terms.size() - 1));
+  return tree_of({terms.begin(), terms.begin() + half}) + tree_of({terms.begin() + half, terms.end()});
+}
+
+// So it does in place, and for any of the contributors.
+TEST_P(CommunicatorContract, ABalancedReduceScatterIsATreeOverRanks) {
+  run([](Communicator ranks) {
+    const int n = ranks.world(), me = ranks.rank();
+    for (const Contributors& contributors : {Contributors{}, {.first = n / 3, .count = (2 * n + 2) / 3}})
+      for (const std::int64_t numel : {0, 1, 17, 2500, 70'001})
+        for (const DType wire : {DType::fp32, DType::bf16}) {
+          const auto [first, count] = contributors.among(n);
+          const bool gives = contributors.contains(me);
+          auto full = stored_buffer(wire, me, 0, n * numel);
+          std::vector<float> apart(static_cast<std::size_t>(numel), 99.0f);
+          const bool in_place = wire == DType::fp32 && gives && contributors.all();
+          float* const shard = in_place ? reinterpret_cast<float*>(full.data()) + me * numel : apart.data();
+          ranks.reduce_scatter({.full = gives ? full.data() : nullptr,
+                                .wire = wire,
+                                .shard = shard,
+                                .shard_numel = numel,
+                                .contributors = contributors,
+                                .balanced = true});
+          std::vector<float> expected;
+          for (std::int64_t i = 0; i < numel; ++i) {
+            std::vector<float> terms;
+            for (int peer = first; peer < first + count; ++peer)
+              terms.push_back(contribution(ranks, wire, peer, 0, static_cast<std::size_t>(numel),
+                                           static_cast<std::size_t>(i)));
+            expected.push_back(tree_of(terms));
+          }
+          ASSERT_EQ(raw(std::vector<float>(shard, shard + numel)), raw(expected))
+              << "rank " << me << ", " << numel << " of " << name_of(wire) << " from " << count;
+        }
+  });
+}
+
 // A zero that a rank added without having anything to add would turn −0 into +0.
 TEST_P(CommunicatorContract, ARankThatDoesNotContributeAddsNoZeros) {
   run([&](Communicator ranks) {
@@ -311,6 +350,12 @@ TEST_P(CommunicatorErrors, DifferentNumelUnitTypeOrRootAreNamedByAll) {
   });
   expect_mismatch(messages, "with 1 elements a rank of fp32",
                   "of fp32 from the first " + std::to_string(world() - 1) + " ranks");
+  messages = run_to_failure({}, [&](Communicator ranks) {
+    std::vector<float> full(static_cast<std::size_t>(world())), shard(1);
+    ranks.reduce_scatter(
+        {.full = full.data(), .shard = shard.data(), .shard_numel = 1, .balanced = ranks.rank() == 0});
+  });
+  expect_mismatch(messages, "of fp32, balanced,", "of fp32");
   messages = run_to_failure({}, [&](Communicator ranks) {
     float value = 0;
     ranks.broadcast(&value, 4, ranks.rank() == 0 ? 0 : 1);

@@ -58,6 +58,35 @@ TEST(OrderedChain, AnyContributionMayBeTheResult) {
     }
 }
 
+float tree_of(std::span<const float> terms) {
+  if (terms.size() == 1) return terms[0];
+  const std::size_t half = std::bit_floor(terms.size() - 1);
+  return tree_of(terms.first(half)) + tree_of(terms.subspan(half));
+}
+
+// Halves may be summed beforehand: what ranks do that have several contributions each.
+TEST(BalancedSum, IsATreeInWhichAnyContributionMayBeTheResult) {
+  constexpr std::int64_t kNumel = 2500;
+  for (int ranks = 1; ranks <= 19; ++ranks)
+    for (int aliased = 0; aliased < ranks; ++aliased) {
+      IdVector<std::vector<float>> inputs(ranks);
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < kNumel; ++i) {
+        std::vector<float> terms;
+        for (int rank = 0; rank < ranks; ++rank) {
+          inputs[rank].push_back(contract::value_of(rank, 0, i) / 3);
+          terms.push_back(inputs[rank].back());
+        }
+        expected.push_back(tree_of(terms));
+      }
+      std::vector<const void*> contributions;
+      for (const std::vector<float>& input : inputs) contributions.push_back(input.data());
+      std::vector<float>& result = inputs[aliased];
+      balanced_sum(contributions, DType::fp32, kNumel, result.data());
+      EXPECT_EQ(contract::raw(result), contract::raw(expected)) << ranks << " ranks, result is " << aliased;
+    }
+}
+
 TEST(OrderedChain, KeepsTheSignOfZeroAndStartsFromTheFirst) {
   // Begun from 0.0 instead of the first contribution, -0.0 would become +0.0.
   const float minus_zero = -0.0f;

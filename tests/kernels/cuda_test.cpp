@@ -215,6 +215,13 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
         kernels::ordered_chain(s.context(), numel, type, contributions, beta,
                                static_cast<float*>(s.changed(Random(5).tensor(DType::fp32, numel))));
       });
+  for (const int count : {1, 3, 4, 7, 8})
+    add_case("balanced sum of " + std::to_string(count), [=](Session& s, const Tensor& x, const Tensor& y) {
+      std::vector<const void*> contributions;
+      for (int i = 0; i < count; ++i) contributions.push_back(s.input(i % 3 == 0 ? x : y));
+      kernels::balanced_sum(s.context(), numel, type, contributions, s.floats(numel),
+                            s.floats(std::max(1, kernels::balanced_scratch(count)) * numel));
+    });
   if (type == DType::fp16) return;
   add_case("gelu forward", [=](Session& s, const Tensor& x, const Tensor&) {
     kernels::gelu_forward(s.context(), type, numel, s.input(x), s.output(type, numel));

@@ -149,7 +149,7 @@ void ControlBackend::reduce_scatter(const ReduceScatter& request, CallLabel labe
     if (range.count == 0) return;
     for (std::size_t k = 0; k < contributions.size(); ++k)
       contributions[k] = all.data() + (static_cast<std::int64_t>(k) * world() + me_) * range.count * element;
-    ordered_chain(contributions, request.wire, range.count, request.accumulate, request.shard + range.begin);
+    comm::reduce(request, contributions, range.count, request.shard + range.begin);
   };
   collective(Call::reduce_scatter(request, world(), label), content);
   take_squares(request);

@@ -140,9 +140,10 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
       [&](Part part) {
         const void* own = contributes ? at(request.full, rank() * slice_bytes + part.begin * width) : nullptr;
         const std::span<const void*> all = contributions(rank() * lane, own);
-        ordered_chain(all.subspan(static_cast<std::size_t>(request.contributors.first),
-                                  static_cast<std::size_t>(request.contributors.count)),
-                      request.wire, part.count, request.accumulate, request.shard + part.begin);
+        reduce(request,
+               all.subspan(static_cast<std::size_t>(request.contributors.first),
+                           static_cast<std::size_t>(request.contributors.count)),
+               part.count, request.shard + part.begin);
       });
   take_squares(request);
   count(contributed_bytes(request, rank()));

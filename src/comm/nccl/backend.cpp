@@ -246,8 +246,9 @@ void NcclBackend::reduce_natively(const ReduceScatter& call) {
 // Each rank's slice of every rank's buffer comes to its staging memory, part by part, and is added there in
 // rank order.
 void NcclBackend::reduce_exactly(const ReduceScatter& call) {
-  const std::int64_t slot_bytes = channel_->staging_bytes() / world() / kAlignment * kAlignment;
-  const std::int64_t part = slot_bytes / bytes_of(call.wire);
+  const int scratch = call.balanced ? kernels::balanced_scratch(call.contributors.count) : 0;
+  const std::int64_t slot_bytes = channel_->staging_bytes() / (world() + scratch) / kAlignment * kAlignment;
+  const std::int64_t part = slot_bytes / bytes_of(scratch > 0 ? DType::fp32 : call.wire);
   for (std::int64_t begin = 0; begin < call.shard_numel; begin += part)
     reduce_part(call, begin, std::min(part, call.shard_numel - begin), slot_bytes);
 }
@@ -266,17 +267,24 @@ void NcclBackend::reduce_part(const ReduceScatter& call, std::int64_t begin, std
   for (int peer = 0; peer < call.contributors.count; ++peer)
     contributions_.push_back(place(call.contributors.first + peer));
   float* const result = call.shard + begin;
-  if (!contributes) return chain(numel, call.wire, call.accumulate, result);
+  auto* const scratch = reinterpret_cast<float*>(place(world()));
+  const auto add_up = [&] {
+    if (call.balanced)
+      kernels::balanced_sum(on_stream(), numel, call.wire, contributions_, result, scratch);
+    else
+      chain(numel, call.wire, call.accumulate, result);
+  };
+  if (!contributes) return add_up();
   const void* own = bytes_at(call.full, (rank() * call.shard_numel + begin) * width);
-  // The kernel's first sweep alone may write where it reads; a later rank's own part would be gone by its
-  // turn.
+  // The first sweep of a chain alone may write where it reads, and the first pair of a tree; a later rank's
+  // own part would be gone by its turn.
   const int turn = rank() - call.contributors.first;
-  if (own == result && turn >= kernels::kFirstSweep) {
+  if (own == result && turn >= (call.balanced ? 2 : kernels::kFirstSweep)) {
     copy(place(rank()), own, numel * width);
     own = place(rank());
   }
   contributions_[turn] = own;
-  chain(numel, call.wire, call.accumulate, result);
+  add_up();
 }
 
 // Part by part, every rank gathers all and adds it: few and small ones are reduced so.
