@@ -26,6 +26,12 @@ struct Cut {
   // The ranks need not divide the dim, which is one segment: each has its length divided by the ranks,
   // rounded up. Places behind the dim's end are padding, which belongs to no element and is always 0.
   bool padded = false;
+  // With several, a multiple of the ranks: the dim is cut as over so many ranks, however many there are, and
+  // each rank has consecutive ones of these shares, one whole share behind the other. Each is a block, which
+  // lies in a row of memory for whoever computes it apart.
+  //
+  //   dim 6, 3 blocks, one rank, of a matrix of 2 rows:  | 00 01 10 11 | 02 03 12 13 | 04 05 14 15 |
+  int blocks = 1;
   bool operator==(const Cut&) const = default;
 };
 
@@ -45,7 +51,7 @@ enum class GradientOver : std::uint8_t {
 // Elements in a row that are next to each other both in a parameter and in a rank's share of it.
 struct ShareRun {
   int tensor_rank = 0;
-  std::int64_t local = 0;   // first element, row-major within the rank's share
+  std::int64_t local = 0;   // first element within the rank's share, row-major within its block
   std::int64_t global = 0;  // first element, row-major within the parameter
   std::int64_t numel = 0;
   bool operator==(const ShareRun&) const = default;
@@ -57,14 +63,20 @@ struct ShareRun {
 class TensorShares {
  public:
   // Throws UsageError, naming the parameter, for fewer than 1 rank, a dim that the shape does not have,
-  // segments that do not make up the dim, and a segment that the ranks do not divide and that is not padded.
-  // Throws UnsupportedError for another axis.
+  // segments that do not make up the dim, blocks that the ranks do not divide, and a segment that the ranks,
+  // or blocks, do not divide and that is not padded. Throws UnsupportedError for another axis.
   TensorShares(const std::string& parameter, const Shape& shape, const Cut& cut, int ranks);
 
-  // Whether the ranks have different elements.
-  bool is_cut() const { return ranks_ > 1; }
-  const Shape& shape() const { return shape_; }  // of a share, padding included
-  std::int64_t numel() const { return outer_ * local_row(); }
+  // Whether each rank has all elements, in their order.
+  bool is_whole() const { return blocks_ == 1; }
+  int blocks() const { return blocks_; }  // of all ranks; 1 if it is whole
+  // The number of the run's block among those of all ranks: its rank's, where each has one.
+  int block_of(const ShareRun& run) const {
+    return is_whole() ? 0 : run.tensor_rank * own_blocks() + static_cast<int>(run.local / block_numel());
+  }
+  const Shape& shape() const { return shape_; }  // of a block, padding included
+  std::int64_t block_numel() const { return outer_ * local_row(); }
+  std::int64_t numel() const { return own_blocks() * block_numel(); }  // of a share
   std::int64_t global_numel() const { return outer_ * global_row(); }
 
   // The elements that local elements [begin, end) of a rank's share are, ascending. Padding is left out.
@@ -88,8 +100,10 @@ class TensorShares {
     return (segments_.back().global + segments_.back().global_length) * inner_;
   }
 
-  int all_ranks_;
-  int ranks_;               // that have different elements; 1 if it is not cut
+  int own_blocks() const { return is_whole() ? 1 : blocks_ / ranks_; }
+
+  int ranks_;
+  int blocks_;              // that have different elements; 1 if it is not cut
   std::int64_t outer_ = 1;  // rows, each of which is cut in the same way: the product of the dims before
   std::int64_t inner_ = 1;  // elements that stay together: the product of the dims behind
   std::vector<Segment> segments_;

@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 
 // 1 had a loss scaler of every run, and no tokens. 3 is of several tensor ranks: it has cuts, and checksums
-// of blocks. What one tensor rank stores is still 2.
-constexpr int kVersion = 3, kUncutVersion = 2;
+// of blocks. What one tensor rank stores is still 2. 4 has parameters that are cut into blocks (Cut::blocks).
+constexpr int kVersion = 4, kCutVersion = 3, kUncutVersion = 2;
 constexpr std::uint64_t kMagic = 0x314152455353'4554;  // "TESSERA1", little-endian
 constexpr std::int64_t kPrefixBytes = 32;
 constexpr std::int64_t kMostHeaderBytes = std::int64_t{1} << 30;
@@ -77,6 +77,7 @@ json to_json(const std::vector<StoredUnit>& units) {
       if (p.cut.dim >= 0)
         parameters.back()["cut"] = {
             {"dim", p.cut.dim}, {"segments", p.cut.segments}, {"padded", p.cut.padded}};
+      if (p.cut.blocks > 1) parameters.back()["cut"]["blocks"] = p.cut.blocks;
       if (p.gradient == GradientOver::partial) parameters.back()["gradient"] = "partial";
     }
     result.push_back({{"name", unit.name}, {"parameters", std::move(parameters)}});
@@ -87,7 +88,14 @@ json to_json(const std::vector<StoredUnit>& units) {
 Cut cut_of(const json& j) {
   return {.dim = j.at("dim"),
           .segments = j.at("segments").get<std::vector<std::int64_t>>(),
-          .padded = j.at("padded")};
+          .padded = j.at("padded"),
+          .blocks = j.value("blocks", 1)};
+}
+
+int version_of(const Header& header) {
+  for (const StoredUnit& unit : header.units)
+    if (std::ranges::any_of(unit.parameters, [](const auto& p) { return p.cut.blocks > 1; })) return kVersion;
+  return header.mesh.tensor > 1 ? kCutVersion : kUncutVersion;
 }
 
 GradientOver gradient_of(const std::string& name) {
@@ -141,7 +149,7 @@ json to_json(const Header& header) {
                        {"xxh3", hex(b.checksum)}});
     if (!b.blocks.empty()) buffers.back()["blocks"] = hex(b.blocks);
   }
-  return {{"version", header.mesh.tensor > 1 ? kVersion : kUncutVersion},
+  return {{"version", version_of(header)},
           {"rank", header.rank},
           {"step", header.state.step},
           {"samples", header.state.samples},
@@ -299,7 +307,7 @@ Header decode(const FileReader& file) {
   try {
     const json parsed = json::parse(text);
     if (const json& version = parsed.at("version");
-        version != 1 && version != kUncutVersion && version != kVersion)
+        version != 1 && version != kUncutVersion && version != kCutVersion && version != kVersion)
       throw UnsupportedError(fmt::format("checkpoint file '{}' has version {}; this build reads 1 to {}",
                                          file.path().string(), version.dump(), kVersion));
     Header header = header_of(parsed);

@@ -222,10 +222,10 @@ class Filler {
     const TensorShares& shares = layout_.shares(parameter);
     const Place& place = layout_.place(parameter);
     const std::int64_t held_end = range_of(layout_.flat(place.flat), spread_, place_).end - place.offset;
-    if (!shares.is_cut()) return whole_rows_until(std::clamp(held_end, at + 1, place.numel));
+    if (shares.is_whole()) return whole_rows_until(std::clamp(held_end, at + 1, place.numel));
     const std::int64_t local = shares.of_parameter(at, at + 1).front().local;
     const std::int64_t row_numel = cut_row_numel(parameter);
-    const std::int64_t local_row_numel = shares.numel() / (shares.global_numel() / row_numel);
+    const std::int64_t local_row_numel = numel_of(shares.shape()) / (shares.global_numel() / row_numel);
     const ShareRun run = run_of(shares, local, local_row_numel);
     const std::int64_t first = run.global - begin, last = first + run.numel - 1;
     if (first % columns == 0 && (last + 1) % columns == 0)

@@ -125,7 +125,7 @@ void Engine::Impl::initialize(const Fill& fill, std::optional<std::uint64_t> ide
 void Engine::Impl::fill_share(const Fill& fill, ParameterId parameter, std::int64_t begin,
                               std::span<float> values) const {
   const TensorShares& shares = layout.shares(parameter);
-  if (!shares.is_cut()) return fill(parameter, begin, values);
+  if (shares.is_whole()) return fill(parameter, begin, values);
   std::ranges::fill(values, 0.0f);  // padding stays so
   const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
   for (const ShareRun& run : shares.of_share(coordinates[Axis::tensor], begin, end))

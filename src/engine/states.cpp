@@ -62,17 +62,16 @@ int Engine::Impl::owner(FlatId flat, const Spread& spread, std::int64_t offset, 
 namespace {
 
 // Calls visit(begin, end, runs) for parts of a range of a cut parameter: where its elements are, and the part
-// [begin, end) of a tensor rank's share in which that rank's are neighbours, with nothing but padding
+// [begin, end) of a tensor rank's share in which those of one block are neighbours, with nothing but padding
 // between.
 template <typename Visit>
-void each_share(const TensorShares& shares, int ranks, std::int64_t begin, std::int64_t end,
-                const Visit& visit) {
+void each_share(const TensorShares& shares, std::int64_t begin, std::int64_t end, const Visit& visit) {
   constexpr std::int64_t kPartNumel = 1 << 20;
   for (std::int64_t at = begin; at < end; at += kPartNumel) {
-    std::vector<std::vector<ShareRun>> of_ranks(static_cast<std::size_t>(ranks));
+    std::vector<std::vector<ShareRun>> of_blocks(static_cast<std::size_t>(shares.blocks()));
     for (const ShareRun& run : shares.of_parameter(at, std::min(at + kPartNumel, end)))
-      of_ranks[static_cast<std::size_t>(run.tensor_rank)].push_back(run);
-    for (const std::vector<ShareRun>& runs : of_ranks)
+      of_blocks[static_cast<std::size_t>(shares.block_of(run))].push_back(run);
+    for (const std::vector<ShareRun>& runs : of_blocks)
       if (!runs.empty()) visit(runs.front().local, runs.back().local + runs.back().numel, runs);
   }
 }
@@ -102,10 +101,10 @@ void Engine::Impl::bring_share(const Wanted& wanted, const Spread& spread, int t
 template <typename Load>
 void Engine::Impl::bring(const Wanted& wanted, const Spread& spread, const Load& load) {
   const TensorShares& shares = layout.shares(wanted.parameter);
-  if (!shares.is_cut()) return bring_share(wanted, spread, 0, wanted.begin, wanted.values, load);
+  if (shares.is_whole()) return bring_share(wanted, spread, 0, wanted.begin, wanted.values, load);
   const std::int64_t end = wanted.begin + static_cast<std::int64_t>(wanted.values.size());
   std::vector<float> share;
-  each_share(shares, layout.tensor(), wanted.begin, end,
+  each_share(shares, wanted.begin, end,
              [&](std::int64_t first, std::int64_t last, const std::vector<ShareRun>& runs) {
                share.resize(static_cast<std::size_t>(last - first));
                bring_share(wanted, spread, runs.front().tensor_rank, first, share, load);
@@ -158,18 +157,17 @@ void Engine::Impl::store_parameter(ParameterId parameter, StateKind state, std::
                                    std::span<const float> values) {
   const Place& place = layout.place(parameter);
   const TensorShares& shares = layout.shares(parameter);
-  if (!shares.is_cut()) return store(place.flat, state, place.offset + begin, values);
+  if (shares.is_whole()) return store(place.flat, state, place.offset + begin, values);
   const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
   std::vector<float> share;
-  each_share(shares, layout.tensor(), begin, end,
-             [&](std::int64_t first, std::int64_t last, const std::vector<ShareRun>& runs) {
-               if (runs.front().tensor_rank != coordinates[Axis::tensor]) return;
-               share.assign(static_cast<std::size_t>(last - first), 0.0f);
-               for (const ShareRun& run : runs)
-                 std::copy_n(values.begin() + (run.global - begin), run.numel,
-                             share.begin() + (run.local - first));
-               store(place.flat, state, place.offset + first, share);
-             });
+  each_share(
+      shares, begin, end, [&](std::int64_t first, std::int64_t last, const std::vector<ShareRun>& runs) {
+        if (runs.front().tensor_rank != coordinates[Axis::tensor]) return;
+        share.assign(static_cast<std::size_t>(last - first), 0.0f);
+        for (const ShareRun& run : runs)
+          std::copy_n(values.begin() + (run.global - begin), run.numel, share.begin() + (run.local - first));
+        store(place.flat, state, place.offset + first, share);
+      });
 }
 
 void Engine::Impl::load(FlatId flat, StateKind state, std::int64_t offset, std::span<float> values) {
@@ -230,7 +228,7 @@ void Engine::read(ParameterId parameter, StateKind state, std::int64_t begin, st
     const Place& place = impl.layout.place(parameter);
     const Spread spread = impl.spread_of(place.flat, state);
     const bool everywhere =
-        spread == kWhole && impl.options.mesh.pipeline == 1 && !impl.layout.shares(parameter).is_cut();
+        spread == kWhole && impl.options.mesh.pipeline == 1 && impl.layout.shares(parameter).is_whole();
     if (everywhere) return impl.load(place.flat, state, place.offset + begin, values);
     const std::string what = fmt::format("{} elements from {} on of {} of {}", values.size(), begin,
                                          name_of(state), impl.layout.parameter(parameter).name);

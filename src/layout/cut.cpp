@@ -19,10 +19,14 @@ void check_cut(const std::string& parameter, const Shape& shape, const Cut& cut)
   if (cut.axis != Axis::tensor)
     throw UnsupportedError(
         what + fmt::format("cut.axis is {}; this version cuts over the tensor axis only", name_of(cut.axis)));
+  if (cut.blocks < 1)
+    throw UsageError(what + fmt::format("cut.blocks is {}; it must be 1 or more", cut.blocks));
   if (cut.dim == -1) {
-    if (!cut.segments.empty() || cut.padded)
+    if (!cut.segments.empty() || cut.padded || cut.blocks > 1)
       throw UsageError(what + fmt::format("cut.{} is set while cut.dim is -1, which means that it is not cut",
-                                          cut.padded ? "padded" : "segments"));
+                                          cut.padded       ? "padded"
+                                          : cut.blocks > 1 ? "blocks"
+                                                           : "segments"));
     return;
   }
   const int dims = static_cast<int>(shape.size());
@@ -50,15 +54,26 @@ void check_cut(const std::string& parameter, const Shape& shape, const Cut& cut)
                                  to_string(cut.segments)));
 }
 
-// How long each rank's part of a segment is.
-std::int64_t share_of_segment(const std::string& parameter, const Shape& shape, const Cut& cut,
-                              std::size_t segment, std::int64_t length, int ranks) {
-  if (cut.padded || length % ranks == 0) return padded_part(length, ranks);
-  throw UsageError(fmt::format(
-      "parameter '{}' of shape {} is cut along dim {} over {} tensor ranks; they do not divide its segment "
-      "{}, of length {}: it must be a multiple of {}{}",
-      parameter, to_string(shape), cut.dim, ranks, segment, length, ranks,
-      cut.segments.size() > 1 ? "" : ", or cut.padded must be set"));
+// Into how many parts each segment is cut.
+int blocks_of(const std::string& parameter, const Cut& cut, int ranks) {
+  if (cut.dim < 0) return 1;
+  if (cut.blocks > 1 && cut.blocks % ranks != 0)
+    throw UsageError(fmt::format(
+        "parameter '{}' is cut into {} blocks over {} tensor ranks: each has as many, so make cut.blocks a "
+        "multiple of {}",
+        parameter, cut.blocks, ranks, ranks));
+  return std::max(cut.blocks, ranks);
+}
+
+// How long each part of a segment is.
+std::int64_t part_of_segment(const std::string& parameter, const Shape& shape, const Cut& cut,
+                             std::size_t segment, std::int64_t length, int parts) {
+  if (cut.padded || length % parts == 0) return padded_part(length, parts);
+  throw UsageError(
+      fmt::format("parameter '{}' of shape {} is cut along dim {} over {} {}; they do not divide its segment "
+                  "{}, of length {}: it must be a multiple of {}{}",
+                  parameter, to_string(shape), cut.dim, parts, cut.blocks > 1 ? "blocks" : "tensor ranks",
+                  segment, length, parts, cut.segments.size() > 1 ? "" : ", or cut.padded must be set"));
 }
 
 std::int64_t product(std::span<const std::int64_t> dims) {
@@ -75,18 +90,19 @@ void check_range(std::int64_t begin, std::int64_t end, std::int64_t numel, const
 
 std::string to_string(const Cut& cut) {
   if (cut.dim < 0) return "none";
-  return fmt::format("dim {}{}{}", cut.dim,
-                     cut.segments.empty() ? "" : ", segments " + to_string(cut.segments),
-                     cut.padded ? ", padded" : "");
+  return fmt::format(
+      "dim {}{}{}{}", cut.dim, cut.segments.empty() ? "" : ", segments " + to_string(cut.segments),
+      cut.padded ? ", padded" : "", cut.blocks > 1 ? fmt::format(", {} blocks", cut.blocks) : "");
 }
 
 TensorShares::TensorShares(const std::string& parameter, const Shape& shape, const Cut& cut, int ranks)
-    : all_ranks_(ranks), ranks_(cut.dim < 0 ? 1 : ranks), shape_(shape) {
+    : ranks_(ranks), blocks_(1), shape_(shape) {
   if (ranks < 1)
     throw UsageError(
         fmt::format("parameter '{}' is cut over {} tensor ranks; there must be 1 or more", parameter, ranks));
   check_cut(parameter, shape, cut);
-  if (ranks_ == 1) {
+  blocks_ = blocks_of(parameter, cut, ranks);
+  if (is_whole()) {
     const std::int64_t numel = numel_of(shape);
     segments_ = {{.global_length = numel, .length = numel}};
     return;
@@ -99,7 +115,7 @@ TensorShares::TensorShares(const std::string& parameter, const Shape& shape, con
   Segment next;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     next.global_length = lengths[i];
-    next.length = share_of_segment(parameter, shape, cut, i, lengths[i], ranks_);
+    next.length = part_of_segment(parameter, shape, cut, i, lengths[i], blocks_);
     segments_.push_back(next);
     next.global += next.global_length;
     next.local += next.length;
@@ -108,19 +124,21 @@ TensorShares::TensorShares(const std::string& parameter, const Shape& shape, con
 }
 
 std::vector<ShareRun> TensorShares::of_share(int rank, std::int64_t begin, std::int64_t end) const {
-  if (rank < 0 || rank >= all_ranks_)
-    throw UsageError(fmt::format("tensor rank {} does not exist; there are {}", rank, all_ranks_));
+  if (rank < 0 || rank >= ranks_)
+    throw UsageError(fmt::format("tensor rank {} does not exist; there are {}", rank, ranks_));
   check_range(begin, end, numel(), "a rank's share of the parameter");
-  const std::int64_t part = ranks_ > 1 ? rank : 0;  // of each segment
   std::vector<ShareRun> runs;
   std::int64_t at = begin;
   while (at < end) {
-    const std::int64_t row = at / local_row(), row_begin = row * local_row();
+    const auto own = static_cast<int>(at / block_numel());
+    const int block = is_whole() ? 0 : rank * own_blocks() + own;
+    const std::int64_t block_begin = own * block_numel();
+    const std::int64_t row = (at - block_begin) / local_row(), row_begin = block_begin + row * local_row();
     for (const Segment& segment : segments_) {
       const std::int64_t from = row_begin + segment.local * inner_;
       const std::int64_t to = std::min(end, from + segment.length * inner_);
       if (to <= at) continue;
-      const std::int64_t first = part * segment.length;
+      const std::int64_t first = block * segment.length;
       const std::int64_t length = std::clamp(segment.global_length - first, std::int64_t{0}, segment.length);
       const std::int64_t numel = std::min(to, from + length * inner_) - at;
       if (numel > 0)
@@ -146,10 +164,12 @@ std::vector<ShareRun> TensorShares::of_parameter(std::int64_t begin, std::int64_
       const std::int64_t to = std::min(end, from + segment.global_length * inner_);
       const std::int64_t part_numel = segment.length * inner_;
       while (at < to) {
-        const std::int64_t part = (at - from) / part_numel, part_begin = from + part * part_numel;
+        const auto block = static_cast<int>((at - from) / part_numel);
+        const std::int64_t part_begin = from + block * part_numel;
         const std::int64_t numel = std::min(to, part_begin + part_numel) - at;
-        runs.push_back({.tensor_rank = static_cast<int>(part),
-                        .local = row * local_row() + segment.local * inner_ + (at - part_begin),
+        runs.push_back({.tensor_rank = block / own_blocks(),
+                        .local = block % own_blocks() * block_numel() + row * local_row() +
+                                 segment.local * inner_ + (at - part_begin),
                         .global = at,
                         .numel = numel});
         at += numel;

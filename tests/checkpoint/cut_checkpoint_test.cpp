@@ -24,6 +24,7 @@ struct CutRun {
   DType type = DType::bf16;
   bool over_replicas = false;  // states
   Space states = Space::device;
+  int blocks = 1;
   std::vector<UnitSpec> units = cut_units(type);
 
   template <class Body>
@@ -40,7 +41,7 @@ struct CutRun {
                 body(ranks, engine);
               });
   }
-  std::string text() const { return fmt::format("{}, stage {}", to_string(mesh), stage); }
+  std::string text() const { return fmt::format("{}, stage {}, {} blocks", to_string(mesh), stage, blocks); }
   // read_whole() of every rank, which must be equal; after `act` on each.
   std::vector<float> states_after(const std::function<void(Communicator, Engine&)>& act) const {
     std::vector<std::vector<float>> all(static_cast<std::size_t>(mesh.world()));
@@ -99,8 +100,10 @@ TEST_P(CutReshard, AnyMeshAndStageReadsWhatAnyOtherWrote) {
                               {.mesh = {.shard = 3, .tensor = 2}, .stage = 3},
                               {.mesh = {.pipeline = 2, .tensor = 2}, .stage = 3},
                               {.mesh = {.replicate = 2, .tensor = 2}, .stage = 1, .over_replicas = true},
-                              {.mesh = {.shard = 2, .tensor = 4}, .stage = 2, .states = Space::disk}};
-  for (CutRun& run : runs) run.type = GetParam(), run.units = cut_units(GetParam());
+                              {.mesh = {.shard = 2, .tensor = 4}, .stage = 2, .states = Space::disk},
+                              {.mesh = {}, .stage = 0, .blocks = 4},
+                              {.mesh = {.shard = 3, .tensor = 2}, .stage = 3, .blocks = 4}};
+  for (CutRun& run : runs) run.type = GetParam(), run.units = in_blocks(cut_units(GetParam()), run.blocks);
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
     const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {

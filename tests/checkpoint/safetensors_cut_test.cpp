@@ -87,22 +87,22 @@ TEST(CutSafetensors, AnyMeshGivesTheSameFileAndTakesTheSameWeights) {
     std::string first;
     std::vector<float> expected;
     for (const Mesh& mesh : meshes)
-      for (const int stage : {0, 3}) {
+      for (const auto& [stage, blocks] : {std::pair(0, 1), {3, 1}, {0, 4}, {3, 4}}) {
         const fs::path path = folder.file("out.safetensors");
-        const std::vector<float> values = Weights{mesh, stage, type}.on_ranks(
-            [&](Communicator world, Engine& engine, const WeightMap& map) {
+        const Weights weights{mesh, stage, type, in_blocks(stored_units(type), blocks)};
+        const std::vector<float> values =
+            weights.on_ranks([&](Communicator world, Engine& engine, const WeightMap& map) {
               engine.initialize(toy_fill());
               export_safetensors(path, world, engine, map);
             });
         if (first.empty()) first = text_of(path), expected = values;
         EXPECT_EQ(values, expected);
-        EXPECT_TRUE(text_of(path) == first) << to_string(mesh) << ", stage " << stage;
-        EXPECT_EQ((Weights{mesh, stage, type}.on_ranks(
-                      [&](Communicator world, Engine& engine, const WeightMap& map) {
-                        import_safetensors(path, world, engine, map);
-                      })),
+        EXPECT_TRUE(text_of(path) == first) << to_string(mesh) << ", stage " << stage << ", " << blocks;
+        EXPECT_EQ(weights.on_ranks([&](Communicator world, Engine& engine, const WeightMap& map) {
+          import_safetensors(path, world, engine, map);
+        }),
                   expected)
-            << to_string(mesh) << ", stage " << stage;
+            << to_string(mesh) << ", stage " << stage << ", " << blocks << " blocks";
       }
   }
 }

@@ -106,7 +106,7 @@ TEST(CutInitialize, AsksForWhatTheRankHoldsOnly) {
     for (ParameterId id = 0; id < layout.parameters(); ++id)
       for (std::int64_t k = 0; layout.place(id).home == id && k < numel_of(layout.parameter(id).shape); ++k)
         if (layout.shard_of({id, k}) == place[Axis::shard] &&
-            (!layout.shares(id).is_cut() || layout.tensor_rank_of({id, k}) == place[Axis::tensor]))
+            (layout.shares(id).is_whole() || layout.tensor_rank_of({id, k}) == place[Axis::tensor]))
           held.insert({id, k});
     EXPECT_EQ(asked, held);
   });

@@ -46,6 +46,14 @@ inline std::vector<UnitSpec> cut_units(DType type) {
            {.name = "head.bias", .shape = {8}, .dtype = fp32, .group = 1}}}};
 }
 
+// The same, with each cut in so many blocks.
+inline std::vector<UnitSpec> in_blocks(std::vector<UnitSpec> units, int blocks) {
+  for (UnitSpec& unit : units)
+    for (ParameterSpec& parameter : unit.parameters)
+      if (parameter.cut.dim >= 0) parameter.cut.blocks = blocks;
+  return units;
+}
+
 inline EngineOptions cut_options(const Mesh& mesh, int stage) {
   EngineOptions options = toy_options(1, stage);
   options.mesh = mesh;

@@ -159,14 +159,17 @@ TEST_P(RandomCutLayouts, PiecesOfCopiesAreAlignedAndEqual) {
 // One tensor rank has the layout that a model without cuts has.
 TEST_P(RandomCutLayouts, OneTensorRankIgnoresCuts) {
   on_each([](const Layout& layout, std::mt19937_64&) {
-    IdVector<UnitSpec> plain = layout.units();
+    IdVector<UnitSpec> cut = layout.units();
+    for (UnitSpec& unit : cut)
+      for (ParameterSpec& spec : unit.parameters) spec.cut.blocks = 1;  // which stay, on one rank, too
+    IdVector<UnitSpec> plain = cut;
     for (UnitSpec& unit : plain) {
       for (ParameterSpec& spec : unit.parameters) {
         spec.cut = {};
         spec.gradient = GradientOver::copied;
       }
     }
-    const Layout one(layout.units(), layout.shards()), uncut(plain, layout.shards());
+    const Layout one(cut, layout.shards()), uncut(plain, layout.shards());
     ASSERT_EQ(one.flats().count(), uncut.flats().count());
     EXPECT_EQ(one.total_numel(), layout.total_numel());
     for (FlatId flat = 0; flat < one.flats().count(); ++flat) {

@@ -25,6 +25,35 @@ TEST(TensorShares, TheDrawingsOfTheHeader) {
   EXPECT_EQ(padded.of_share(0, 0, 3), (Runs{{0, 0, 0, 3}}));
   EXPECT_EQ(padded.of_share(1, 0, 3), (Runs{{1, 0, 3, 2}}));
   EXPECT_EQ(padded.of_parameter(1, 5), (Runs{{0, 1, 1, 2}, {1, 0, 3, 2}}));
+
+  const TensorShares blocks("w", {2, 6}, {.dim = 1, .blocks = 3}, 1);
+  EXPECT_FALSE(blocks.is_whole());
+  EXPECT_EQ(blocks.shape(), (Shape{2, 2}));
+  EXPECT_EQ(blocks.of_share(0, 0, 12),
+            (Runs{{0, 0, 0, 2}, {0, 2, 6, 2}, {0, 4, 2, 2}, {0, 6, 8, 2}, {0, 8, 4, 2}, {0, 10, 10, 2}}));
+  EXPECT_EQ(blocks.block_of({.local = 9}), 2);
+}
+
+// A block is the share of one of so many ranks, whoever has it.
+TEST(TensorShares, BlocksAreTheSharesOfMoreRanks) {
+  const Cut cut = {.dim = 1, .segments = {8, 16}};
+  const Shape shape = {3, 24, 2};
+  const TensorShares of_eight("w", shape, cut, 8);
+  for (const int ranks : {1, 2, 4, 8}) {
+    Cut in_blocks = cut;
+    in_blocks.blocks = 8;
+    const TensorShares shares("w", shape, in_blocks, ranks);
+    EXPECT_EQ(shares.numel(), 8 / ranks * of_eight.numel());
+    for (int block = 0; block < 8; ++block) {
+      const std::int64_t begin = block % (8 / ranks) * of_eight.numel();
+      Runs runs = shares.of_share(block / (8 / ranks), begin, begin + of_eight.numel());
+      for (ShareRun& run : runs) {
+        EXPECT_EQ(shares.block_of(run), block);
+        run.tensor_rank = block, run.local -= begin;
+      }
+      EXPECT_EQ(runs, of_eight.of_share(block, 0, of_eight.numel())) << ranks << " ranks, block " << block;
+    }
+  }
 }
 
 TEST(TensorShares, AMatrixCutAlongItsColumns) {
@@ -44,7 +73,7 @@ TEST(TensorShares, PaddingMayFillWholeRanks) {
 
 TEST(TensorShares, WithoutACutEveryRankHasAllAndRankZeroIsNamed) {
   const TensorShares shares("w", {3, 2}, {}, 4);
-  EXPECT_FALSE(shares.is_cut());
+  EXPECT_TRUE(shares.is_whole());
   EXPECT_EQ(shares.shape(), (Shape{3, 2}));
   EXPECT_EQ(shares.of_share(3, 1, 6), (Runs{{3, 1, 1, 5}}));
   EXPECT_EQ(shares.of_parameter(1, 6), (Runs{{0, 1, 1, 5}}));
@@ -52,7 +81,7 @@ TEST(TensorShares, WithoutACutEveryRankHasAllAndRankZeroIsNamed) {
 
 TEST(TensorShares, OneRankHasTheWholeParameterInItsOwnOrder) {
   const TensorShares shares("w", {3, 7}, {.dim = 1, .segments = {3, 4}}, 1);
-  EXPECT_FALSE(shares.is_cut());
+  EXPECT_TRUE(shares.is_whole());
   EXPECT_EQ(shares.shape(), (Shape{3, 7}));
   EXPECT_EQ(shares.of_share(0, 0, 21), (Runs{{0, 0, 0, 21}}));
 }
@@ -75,20 +104,21 @@ struct Spot {
 };
 Spot spot_of(const Shape& shape, const Cut& cut, int ranks, std::int64_t global) {
   const auto dim = static_cast<std::size_t>(cut.dim);
+  const int blocks = std::max(cut.blocks, ranks), own = blocks / ranks;
   std::vector<std::int64_t> index(shape.size());
   for (std::size_t d = shape.size(); d-- > 0; global /= shape[d]) index[d] = global % shape[d];
   std::vector<std::int64_t> lengths = cut.segments;
   if (lengths.empty()) lengths = {shape[dim]};
   std::int64_t local_length = 0;
-  for (std::int64_t length : lengths) local_length += (length + ranks - 1) / ranks;
+  for (std::int64_t length : lengths) local_length += (length + blocks - 1) / blocks;
   std::int64_t at = index[dim], local_at = 0;
   std::size_t segment = 0;
   for (; at >= lengths[segment]; ++segment) {
     at -= lengths[segment];
-    local_at += (lengths[segment] + ranks - 1) / ranks;
+    local_at += (lengths[segment] + blocks - 1) / blocks;
   }
-  const std::int64_t part = (lengths[segment] + ranks - 1) / ranks;
-  Spot spot{.rank = static_cast<int>(at / part)};
+  const std::int64_t part = (lengths[segment] + blocks - 1) / blocks, block = at / part;
+  Spot spot{.rank = static_cast<int>(block / own), .local = block % own};
   index[dim] = local_at + at % part;
   for (std::size_t d = 0; d < shape.size(); ++d)
     spot.local = spot.local * (d == dim ? local_length : shape[d]) + index[d];
@@ -107,7 +137,7 @@ TEST_P(RandomShares, EachElementIsWhereTheDefinitionSays) {
     SCOPED_TRACE(to_string(shape) + " cut along " + to_string(cut) + " over " + std::to_string(ranks));
     const TensorShares shares("w", shape, cut, ranks);
     ASSERT_EQ(shares.global_numel(), numel_of(shape));
-    EXPECT_EQ(shares.numel(), numel_of(shares.shape()));
+    EXPECT_EQ(shares.numel() * ranks, shares.blocks() * numel_of(shares.shape()));
     std::int64_t at = 0;
     for (const ShareRun& run : shares.of_parameter(0, shares.global_numel())) {
       EXPECT_EQ(run.global, at);
@@ -133,7 +163,7 @@ TEST_P(RandomShares, BothDirectionsAgree) {
     SCOPED_TRACE(to_string(shape) + " cut along " + to_string(cut) + " over " + std::to_string(ranks));
     const TensorShares shares("w", shape, cut, ranks);
     std::vector<int> had(static_cast<std::size_t>(shares.global_numel()), 0);
-    for (int rank = 0; rank < (shares.is_cut() ? ranks : 1); ++rank) {
+    for (int rank = 0; rank < (shares.is_whole() ? 1 : ranks); ++rank) {
       const std::int64_t begin = draw(random, 0, shares.numel());
       Runs parts = shares.of_share(rank, 0, begin);
       std::ranges::copy(shares.of_share(rank, begin, shares.numel()), std::back_inserter(parts));

@@ -1,6 +1,7 @@
 // Random unit specs for property tests: mixed dtypes, ties, frozen parameters, groups, scalars, empty units.
 #pragma once
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -60,11 +61,13 @@ inline Cut random_cut(std::mt19937_64& random, Shape& shape, int ranks) {
   if (shape.empty() || draw(random, 0, 3) == 0) return {};
   Cut cut{.dim = static_cast<int>(draw(random, 0, static_cast<std::int64_t>(shape.size()) - 1))};
   std::int64_t& length = shape[static_cast<std::size_t>(cut.dim)];
+  if (draw(random, 0, 2) == 0) cut.blocks = ranks * static_cast<int>(draw(random, 1, 3));
+  const int parts = std::max(ranks, cut.blocks);
   cut.padded = draw(random, 0, 2) == 0;
   if (cut.padded) return cut;
   length = 0;
   for (std::int64_t segments = draw(random, 1, 3); segments > 0; --segments) {
-    cut.segments.push_back(ranks * draw(random, 1, 6));
+    cut.segments.push_back(parts * draw(random, 1, 6));
     length += cut.segments.back();
   }
   if (cut.segments.size() == 1 && draw(random, 0, 1) == 0) cut.segments.clear();
