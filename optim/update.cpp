@@ -108,13 +108,22 @@ void update_in_runs(const Optimizer& optimizer, const UpdateArguments& all) {
   std::array<kernels::CoefficientRun, kernels::kMostCoefficientRuns> some;  // a step allocates nothing
   std::int64_t begin = 0;
   for (std::span<const UpdateRun> rest = all.runs; !rest.empty();) {
-    const std::size_t count = std::min(rest.size(), some.size());
+    // Those that are rounded by the flat together, others one by one.
+    const auto apart =
+        std::ranges::find_if(rest, [](const UpdateRun& run) { return run.rounding.has_value(); });
+    const std::size_t together = std::min(static_cast<std::size_t>(apart - rest.begin()), some.size());
+    const std::size_t count = std::max<std::size_t>(together, 1);
     std::int64_t numel = 0;
     for (std::size_t r = 0; r < count; ++r) {
       some[r] = {.numel = rest[r].numel, .coefficients = coefficients_of(optimizer, all, rest[r].group)};
       numel += rest[r].numel;
     }
-    call_kernel(optimizer, part_of(optimizer, all, begin, numel), some[0].coefficients, {some.data(), count});
+    UpdateArguments part = part_of(optimizer, all, begin, numel);
+    if (rest[0].rounding) {
+      part.rounding_key = rest[0].rounding->key;
+      part.first = rest[0].rounding->first;
+    }
+    call_kernel(optimizer, part, some[0].coefficients, {some.data(), count});
     begin += numel;
     rest = rest.subspan(count);
   }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "tessera/device_type.h"
@@ -19,6 +20,13 @@ struct UpdateGate;  // kernels/gate_math.h
 struct UpdateRun {
   std::int64_t numel = 0;
   int group = 0;  // index into Optimizer::groups
+  // Where moments in bf16 are not rounded by the element's place in the flat: by this key, and an index that
+  // is `first` for the run's first element.
+  struct Rounding {
+    std::uint64_t key = 0;
+    std::int64_t first = 0;
+  };
+  std::optional<Rounding> rounding = {};
 };
 
 // A contiguous part of a shard.

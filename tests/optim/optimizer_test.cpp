@@ -248,7 +248,8 @@ TEST(optimizer, any_cut_into_runs_gives_the_same_bits) {
 // key rounds them in another way.
 TEST(optimizer, moments_in_bf16_are_rounded_alike_by_any_cut) {
   constexpr std::size_t kNumel = 517;
-  const auto updated = [&](bool cut, std::uint64_t key, std::int64_t first_step, bool runs) {
+  enum Runs { kNone, kOfTheFlat, kWithAPlace };
+  const auto updated = [&](bool cut, std::uint64_t key, std::int64_t first_step, Runs runs) {
     State state(kNumel);
     std::vector<std::uint16_t> m(kNumel), v(kNumel);
     const Optimizer optimizer{.groups = {{}, {}}, .moment_type = DType::bf16};
@@ -263,19 +264,25 @@ TEST(optimizer, moments_in_bf16_are_rounded_alike_by_any_cut) {
         run.step = first_step + step;
         run.rounding_key = key;
         run.first = static_cast<std::int64_t>(begin) + 1000;
-        const UpdateRun parts[] = {{.numel = run.numel / 3, .group = 0},
-                                   {.numel = run.numel - run.numel / 3, .group = 1}};
-        if (runs) run.runs = parts;
+        UpdateRun parts[] = {{.numel = run.numel / 3, .group = 0},
+                             {.numel = run.numel - run.numel / 3, .group = 1}};
+        if (runs == kWithAPlace) {
+          parts[0].rounding = {.key = key, .first = run.first};
+          parts[1].rounding = {.key = key, .first = run.first + parts[0].numel};
+          run.rounding_key = 99, run.first = 5;
+        }
+        if (runs != kNone) run.runs = parts;
         update(optimizer, run);
       }
     }
     return std::tuple(state.master, m, v);
   };
-  const auto expected = updated(false, 7, 1, false);
-  EXPECT_EQ(updated(true, 7, 1, false), expected);
-  EXPECT_EQ(updated(true, 7, 1, true), expected);
-  EXPECT_NE(std::get<1>(updated(false, 8, 1, false)), std::get<1>(expected));
-  EXPECT_NE(std::get<1>(updated(false, 7, 2, false)), std::get<1>(expected));
+  const auto expected = updated(false, 7, 1, kNone);
+  EXPECT_EQ(updated(true, 7, 1, kNone), expected);
+  EXPECT_EQ(updated(true, 7, 1, kOfTheFlat), expected);
+  EXPECT_EQ(updated(true, 7, 1, kWithAPlace), expected);
+  EXPECT_NE(std::get<1>(updated(false, 8, 1, kNone)), std::get<1>(expected));
+  EXPECT_NE(std::get<1>(updated(false, 7, 2, kNone)), std::get<1>(expected));
 }
 
 TEST(optimizer, the_parameter_is_the_master_rounded_to_its_type) {
