@@ -121,6 +121,7 @@ struct Model {
   std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
   std::int64_t vocabulary = 0;  // 0 where the model has no tokens
   std::int64_t max_length = 1;  // the longest sequence it takes
+  int tensor_blocks = 1;        // see with_tensor_blocks()
 
   std::vector<UnitSpec> units() const;
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;
@@ -140,5 +141,13 @@ struct Model {
   // that the model does not take.
   double flops_per_token(std::int64_t length) const;
 };
+
+// The same model, which computes the same bits on any number of tensor ranks that divides `blocks`: each rank
+// does, one after the other, what blocks / ranks of so many ranks would do, and sums over blocks are balanced
+// trees. 1 changes nothing. Blocks are a power of two that the model's layers can be cut into. They cost
+// time, as products are smaller, and memory for what each block makes of a sum. Throws UsageError for another
+// number, for a model that has blocks, and, naming it, for a parameter of which a block has no multiple of 64
+// elements.
+Model with_tensor_blocks(Model model, int blocks);
 
 }  // namespace tessera

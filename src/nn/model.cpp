@@ -84,7 +84,7 @@ std::vector<NumericFact> Model::numerics(const BatchShape& shape, const Target& 
 }
 
 double Model::flops_per_token(std::int64_t length) const {
-  const BatchShape one{.sequences = 1, .length = length};
+  const BatchShape one{.sequences = tensor_blocks, .length = length};  // of which a block has tokens
   double forward = 0;
   for (const auto& module : modules) {
     const ModuleNeeds needs = module->needs(one, 1);

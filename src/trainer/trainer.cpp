@@ -63,8 +63,8 @@ struct Trainer::Impl {
   void collect(Pass pass, const ModuleContext& context);
   // The logits that a rank with this place along the tensor axis makes.
   ElementRange logits_of(int place) const {
-    const int ranks = options.engine.mesh.tensor;
-    const std::int64_t each = padded_part(model->vocabulary, ranks);
+    const int blocks = std::max(model->tensor_blocks, options.engine.mesh.tensor);
+    const std::int64_t each = padded_part(model->vocabulary, blocks) * (blocks / options.engine.mesh.tensor);
     return {.begin = std::min(place * each, model->vocabulary),
             .end = std::min((place + 1) * each, model->vocabulary)};
   }

@@ -66,6 +66,7 @@ struct RunConfig {
   // see below.
   int heads = 0;
   int kv_heads = 0;  // of Llama, where `heads` is given; 0: as many
+  int tensor_blocks = 1;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -98,6 +99,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.kv_heads > 0 ? " and of keys " + std::to_string(run.kv_heads) : "") +
          (run.tensor > 1 ? " tensor " + std::to_string(run.tensor) : "") +
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
+         (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
@@ -205,14 +207,19 @@ inline LlamaConfig small_llama(std::int64_t layers = 2, double attention_dropout
 
 // The second layer of a pair has outputs that tensor ranks need not divide. An odd number of hidden layers
 // makes the classifier the second of a pair.
-inline MlpConfig small_mlp(std::int64_t layers) {
+inline MlpConfig small_mlp(std::int64_t layers, std::int64_t first_of_pair = 24) {
   MlpConfig config = {.inputs = 5, .hidden = {}, .classes = 3};
-  for (std::int64_t layer = 0; layer < layers; ++layer) config.hidden.push_back(layer % 2 == 0 ? 24 : 17);
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    config.hidden.push_back(layer % 2 == 0 ? first_of_pair : 17);
   return config;
 }
 
 inline Model small_model(const RunConfig& run) {
-  if (run.family == Family::mlp) return make_mlp(small_mlp(run.layers), run.dtype);
+  if (run.family == Family::mlp) {
+    const MlpConfig mlp =
+        run.heads > 4 ? small_mlp(run.layers, std::int64_t{8} * run.heads) : small_mlp(run.layers);
+    return with_tensor_blocks(make_mlp(mlp, run.dtype), run.tensor_blocks);
+  }
   LlamaConfig llama = small_llama(run.layers, run.attention_dropout);
   Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
   llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
@@ -223,7 +230,9 @@ inline Model small_model(const RunConfig& run) {
     if (run.kv_heads > 0) llama.kv_heads = run.kv_heads;
     llama.context = gpt2.context = 48;  // batches are as long as many numbers of ranks divide
   }
-  return run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype);
+  return with_tensor_blocks(
+      run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype),
+      run.tensor_blocks);
 }
 
 inline TrainerOptions trainer_options(const RunConfig& run) {

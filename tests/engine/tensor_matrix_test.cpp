@@ -67,6 +67,36 @@ TEST_P(TensorMatrix, NoStrategyChangesABit) {
     }
 }
 
+// One, two and four ranks, and what else changes no bit on one width.
+TEST_P(TensorMatrix, WithBlocksNoWidthChangesABit) {
+  RunConfig run = base(GetParam());
+  run.heads = run.family == Family::llama ? 8 : 32;  // a block's biases are whole blocks of squares
+  run.steps = 6;
+  const RunResult without = run_training(run);
+  run.tensor_blocks = 4;
+  const RunResult expected = run_training(run);
+  const bool fp32 = run.dtype == DType::fp32;
+  EXPECT_NE(expected.losses.front(), expected.losses.back()) << "the reference run does not learn";
+  EXPECT_LT(furthest(expected.losses, without.losses), fp32 ? 1e-6 : 2e-3);
+  EXPECT_LT(furthest(expected.norms, without.norms), fp32 ? 1e-5 : 5e-2);
+  int variant = 0;
+  for (const int ranks : {1, 2, 4})
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      RunConfig other = dealt(run, 1, 1 + variant % 2);
+      other.tensor = ranks;
+      other.stage = ++variant % 4;
+      other.recompute = recompute;
+      other.prefetch = variant % 3;
+      // As above.
+      const bool one_part = other.family == Family::gpt2 || other.layers == 0;
+      other.pipeline = variant % 2 == 0 && !one_part ? 2 : 1;
+      if (other.pipeline > 1 && variant % 4 == 0) other.schedule.schedule = PipelineSchedule::zb_h1;
+      const RunResult result = run_training(other);
+      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
+      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
+    }
+}
+
 // What a rank receives from the others along the axis in a microbatch, counted by hand.
 std::int64_t received_by_mlp(const RunConfig& run) {
   const MlpConfig config = small_mlp(run.layers);
