@@ -57,6 +57,7 @@ struct StrategyConfig {
 
 struct NumericsConfig {
   std::int64_t blocks = 1;
+  std::int64_t tensor_blocks = 1;
 };
 
 struct PipelineConfig {

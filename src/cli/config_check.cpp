@@ -253,7 +253,18 @@ void require_ordered_sums(const StrategyConfig& strategy, const std::string& nee
                       needed, strategy.reduction));
 }
 
+void check_tensor_blocks(const Config& config) {
+  const std::int64_t blocks = config.numerics.tensor_blocks, ranks = config.mesh.tensor;
+  require(std::has_single_bit(static_cast<std::uint64_t>(blocks)),
+          fmt::format("numerics.tensor_blocks is {}; it must be a power of two", blocks));
+  require(blocks == 1 || blocks % ranks == 0,
+          fmt::format("numerics.tensor_blocks is {} and mesh.tensor {}: each rank has as many blocks; make "
+                      "numerics.tensor_blocks a multiple of mesh.tensor, which must then be a power of two",
+                      blocks, ranks));
+}
+
 void check_numerics(const Config& config) {
+  check_tensor_blocks(config);
   const std::int64_t blocks = config.numerics.blocks;
   require(std::has_single_bit(static_cast<std::uint64_t>(blocks)),
           fmt::format("numerics.blocks is {}; it must be a power of two", blocks));

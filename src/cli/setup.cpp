@@ -237,8 +237,9 @@ Setup make_setup(const Config& config) {
   setup.dimensions = dimensions_of(config.model);
   check_batch(setup);
   const DType type = parse_dtype(config.precision.parameters);
-  setup.model = std::make_shared<const Model>(
-      std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions));
+  setup.model = std::make_shared<const Model>(with_tensor_blocks(
+      std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions),
+      static_cast<int>(config.numerics.tensor_blocks)));
   check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
   check_sums(setup);

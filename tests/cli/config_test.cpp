@@ -285,6 +285,8 @@ TEST(Config, ValuesThatDoNotGoTogether) {
        {"numerics.blocks is 2 and strategy.reduction is \"native\""}},
       {{"mesh.shard=2", "run.microbatches_per_step=1", "strategy.reduction=native", "run.device=cuda"},
        {"run.microbatches_per_step is 1, no multiple of the 2 ranks", "strategy.reduction = \"exact\""}},
+      {{"numerics.tensor_blocks=3"}, {"numerics.tensor_blocks is 3; it must be a power of two"}},
+      {{"numerics.tensor_blocks=2", "mesh.tensor=4"}, {"numerics.tensor_blocks is 2 and mesh.tensor 4"}},
       {{"mesh.tensor=0"}, {"mesh.tensor is 0"}},
       {{"strategy.stage=2", "strategy.resident_units=1"}, {"resident_units", "stage is 2"}},
       {{"strategy.resident_units=auto"}, {"resident_units", "run.device_memory"}},
