@@ -30,6 +30,43 @@ struct TensorView {
 
 class Engine;
 
+// The ranks along the tensor axis during a lease, for a trainer that splits its layers over them
+// (EngineOptions::splits_layers). Its calls are collectives: all ranks along the axis make the same ones, in
+// the same order, while their leases of the use are open. Arguments besides pointers are equal on all.
+//
+// On the CPU a call returns when its result is there. On a GPU it is enqueued on Engine::stream(), behind the
+// trainer's own work. Memory is that of the engine's device, anywhere on it. Sums are exact (Reduction): one
+// fp32 chain in the order of the ranks. Bytes count in Engine::bytes_received(Axis::tensor), time as the
+// use's own. With mesh.tensor 1 a call is what one rank makes of it: a copy, or nothing.
+//
+// A call fails as those of a Communicator do. It is a UsageError, and fails the engine on all ranks, for
+// arguments that mean nothing and when the lease has ended.
+class TensorGroup {
+ public:
+  int ranks() const;  // along the axis
+  int rank() const;   // this one's place there
+
+  // whole[r] = rank r's part. In place if part == whole + rank() · part_bytes; otherwise they do not overlap.
+  void all_gather(const void* part, void* whole, std::int64_t part_bytes);
+  // part = the sum over ranks of part rank() of their wholes, each of which has ranks() · part_numel elements
+  // of `type`. In place if `type` is fp32 and part == whole + rank() · part_numel; otherwise they do not
+  // overlap.
+  void reduce_scatter(const void* whole, DType type, float* part, std::int64_t part_numel);
+  // Each value becomes the sum over ranks, the same bits on all.
+  void all_reduce(float* values, std::int64_t numel);
+
+ private:
+  friend class UnitLease;
+  TensorGroup(std::shared_ptr<Engine*> engine, std::int64_t step, InstructionId use);
+  Engine& engine() const;
+  template <class Call>
+  void make(const char* name, const Call& call) const;
+
+  std::shared_ptr<Engine*> engine_;  // to null: the engine was destroyed
+  std::int64_t step_;                // of those that the engine has begun
+  InstructionId use_;
+};
+
 // A use of a unit in progress: its parameters are gathered and, in backward, its gradients can be written.
 // Pointers are valid until end(); all gathers of a unit use one address. Moves, does not copy. Destroyed
 // without end(), it fails the engine on all ranks. Where the engine goes first, which fails the others as
@@ -65,6 +102,8 @@ class UnitLease {
   // The same for a value of the unit's own, or one that units share; nullptr where the part does not touch
   // it, or it has no bytes.
   void* value(ValueId value) const;
+  // The ranks along the tensor axis, until end(). UsageError without EngineOptions::splits_layers.
+  TensorGroup tensor() const;
 
   // Ends the use: parameters may be released, gradients reduced. Throws what a lane failed with.
   void end();
@@ -189,7 +228,8 @@ class Engine {
   UnitLease use(UnitId unit, Pass pass);
   // Instead of use: contributes nothing, still meets every collective. Its gradients are zeroed, and so is
   // what it hands on of the program's activations: a unit's output, or the gradient of its input, which may
-  // go to another pipeline rank. Of a use that has others inside it only these can be skipped.
+  // go to another pipeline rank. Of a use that has others inside it only these can be skipped. A use whose
+  // lease calls its TensorGroup is skipped by all ranks along the tensor axis, or by none.
   void skip(UnitId unit, Pass pass);
   // Adds, behind what is enqueued on stream(), a microbatch's losses and count to the step's loss and weight,
   // beside what step() is given: for a trainer whose sums lie on the device, so that they need not come to
@@ -201,8 +241,9 @@ class Engine {
   // on other terms than it began with.
   StepResult step(const StepInputs& inputs);
   // Instead of the rest of a step: drops the gradients on all ranks; still to be met by every other rank's
-  // step() or abandon(). The result says abandoned on all of them, of an evaluation too. UsageError for a
-  // training step with Strategy::update reduced.
+  // step() or abandon(), those along the tensor axis at the same place if later leases call TensorGroup. The
+  // result says abandoned on all of them, of an evaluation too. UsageError for a training step with
+  // Strategy::update reduced.
   StepResult abandon();
 
   // The scale that the gradients of this step carry; a power of two.
@@ -321,6 +362,7 @@ class Engine {
 
  private:
   friend class UnitLease;
+  friend class TensorGroup;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

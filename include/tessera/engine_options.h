@@ -64,6 +64,9 @@ struct EngineOptions {
   std::string disk_directory = {};                    // on a local disk, of what the strategy offloads there
   bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
+  // The trainer splits layers over mesh.tensor ranks itself: each lease gives these ranks' collectives
+  // (UnitLease::tensor). They take a communicator of their own, on a GPU with NcclOptions::staging_bytes.
+  bool splits_layers = false;
   // What of the trainer's own compute enters the bits: for each unit what it computes and all that this
   // depends on, the batch and seeds. Part of numerics(). Where it is empty, equal fingerprints promise
   // nothing of the compute.

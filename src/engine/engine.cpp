@@ -234,6 +234,7 @@ void Engine::begin_program(int index, const StepTerms& terms) {
     if (impl_->executor->carried_from() != index) finish_updates();
     if (early) impl_->before_change();
     impl_->abandoned = false;
+    ++impl_->steps_begun;
     impl_->terms = terms;
     impl_->executor->start(index, terms.continues);
     if (early)

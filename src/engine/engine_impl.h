@@ -44,6 +44,8 @@ struct Engine::Impl {
   std::string failure;                 // why every further call is refused; empty while all is well
   std::optional<std::string> loading;  // what the states are half of; none while they are whole
 
+  std::int64_t steps_begun = 0;
+
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
   bool abandoned = false;

@@ -122,6 +122,7 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
   figures.add("clip.max_norm", options.clip.max_norm);
   figures.add("parameter_norms", options.parameter_norms);
   figures.add("zero_gradients", options.zero_gradients);
+  figures.add("splits_layers", options.splits_layers);
   add_scaling(figures, options.loss_scaling);
   add_units(figures, layout);
   add_order(figures, options.order);

@@ -179,6 +179,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   uploads_.emplace(device, lane(Lane::compute));
   bind_channels();
   registration_ = world_.register_arena(memory_.arena());
+  if (options.splits_layers) open_tensor_group();
   events_.resize(instructions);
   name_ranges();
 }
@@ -261,21 +262,6 @@ InstructionId Executor::advance() {
     issue(cursor_);
   }
 }
-
-class Executor::Waits {
- public:
-  explicit Waits(Executor& executor) : executor_(executor) {
-    if (executor_.waits_++ == 0) executor_.world_.set_waiting(true);
-  }
-  ~Waits() {
-    if (--executor_.waits_ == 0) executor_.world_.set_waiting(false);
-  }
-  Waits(const Waits&) = delete;
-  Waits& operator=(const Waits&) = delete;
-
- private:
-  Executor& executor_;
-};
 
 void Executor::wait_for(InstructionId id, Stream& stream) {
   const Instruction& instruction = instruction_at(id);

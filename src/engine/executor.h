@@ -114,6 +114,11 @@ class Executor {
   // From the host to the device, in the compute lane's order; returns when `from` may be changed.
   void upload(void* to, const void* from, std::int64_t bytes);
   void* stream() { return lane(Lane::compute).native(); }
+  // tensor_group.cpp. What the trainer exchanges along the tensor axis within an open use, behind what the
+  // compute lane was given.
+  void all_gather_within(InstructionId use, const void* part, void* whole, std::int64_t part_bytes);
+  void reduce_scatter_within(InstructionId use, const ReduceScatter& call);
+  void all_reduce_within(InstructionId use, float* values, std::int64_t numel);
   std::int64_t bytes_received(Axis axis) const;
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
   void set_tracing(bool on) { trace_.set(on); }
@@ -131,7 +136,20 @@ class Executor {
 
   class Blocks;
   // Peers are told that this rank's own thread waits for them while one of these is there, or several.
-  class Waits;
+  class Waits {
+   public:
+    explicit Waits(Executor& executor) : executor_(executor) {
+      if (executor_.waits_++ == 0) executor_.world_.set_waiting(true);
+    }
+    ~Waits() {
+      if (--executor_.waits_ == 0) executor_.world_.set_waiting(false);
+    }
+    Waits(const Waits&) = delete;
+    Waits& operator=(const Waits&) = delete;
+
+   private:
+    Executor& executor_;
+  };
   void issue(InstructionId id);
   // Whether the instruction is to do something; asks the decision that it depends on, and waits for it where
   // the device cannot itself.
@@ -175,6 +193,12 @@ class Executor {
   static Axis axis_of(const Program& program, const Instruction& instruction);
   Axis axis_of(const Instruction& instruction) const { return axis_of(program(), instruction); }
   Communicator& channel_of(const Instruction& instruction);
+
+  // tensor_group.cpp
+  static constexpr ChannelKey kWithinUses{Axis::tensor, Lane::compute, -1};
+  void open_tensor_group();
+  template <class Together, class Alone>
+  void within(InstructionId use, const Together& together, const Alone& alone);
 
   // operations.cpp, too
   InstructionId update_of(FlatId flat) const { return updates_[program_][flat].update; }

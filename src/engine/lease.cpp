@@ -141,6 +141,15 @@ void* UnitLease::value(ValueId value) const {
   return nullptr;
 }
 
+TensorGroup UnitLease::tensor() const {
+  const Engine::Impl& impl = *engine().impl_;
+  if (!impl.options.splits_layers)
+    throw UsageError(
+        "tensor: splits_layers is false, so leases give no collectives along the tensor axis; set it to true "
+        "when the engine is made, on all ranks");
+  return {engine_, impl.steps_begun, instruction_};
+}
+
 void* UnitLease::address(Role role) const {
   Engine::Impl& impl = *engine().impl_;
   const Operand* operand = impl.instruction(instruction_).find(role);
