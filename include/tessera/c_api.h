@@ -93,15 +93,31 @@ tessera_status tessera_world_all_reduce(tessera_world* world, int32_t operation,
 
 enum { TESSERA_FP32 = 0, TESSERA_BF16 = 1, TESSERA_FP16 = 2 }; /* dtype */
 
+/* How a parameter is cut over the ranks along the tensor axis: each has an equal part of each segment, one
+   behind the other (Cut in tessera/cut.h). On one rank along the axis the parameter is whole. */
+typedef struct tessera_cut {
+  int32_t dim;             /* of the shape, along which it is cut */
+  int32_t padded;          /* 1: the ranks need not divide the dim. Each has its length divided by the ranks,
+                              rounded up; places behind the end are 0, and so are their gradients */
+  const int64_t* segments; /* lengths along the dim of parts that are each cut by themselves, such as queries,
+                              keys and values; the ranks divide each. NULL: one part, the dim */
+  int32_t segment_count;
+} tessera_cut;
+
+enum { TESSERA_GRADIENT_COPIED = 0, TESSERA_GRADIENT_PARTIAL = 1 }; /* gradient_over_tensor */
+
 /* One parameter. `name` is required. With all other fields 0 it is a trainable fp32 scalar of group 0. */
 typedef struct tessera_parameter {
   const char* name;     /* unique over the model */
-  const int64_t* shape; /* dims, outermost first */
+  const int64_t* shape; /* dims, outermost first; of the whole parameter, also where it is cut */
   int32_t dims;
   int32_t dtype;
   int32_t frozen; /* 1: gathered, but has no gradient and no optimizer state */
   int32_t group;
-  const char* tied_to; /* name of the parameter that this one shares its values with; NULL: none */
+  const char* tied_to;          /* name of the parameter that this one shares its values with; NULL: none */
+  const tessera_cut* cut;       /* over the tensor axis; NULL: each of its ranks has a copy */
+  int32_t gradient_over_tensor; /* of a trainable parameter that is not cut. Copied: each of these ranks makes
+                                   the whole gradient. Partial: each makes a part, and the engine adds them */
 } tessera_parameter;
 
 /* The parameters that are gathered and released together. Units are numbered in the order of declaration,
@@ -164,6 +180,10 @@ typedef struct tessera_options {
   int32_t pipeline;       /* ranks along the mesh's pipeline axis: parts of the chain of units [1] */
   int32_t replicate;      /* ranks along its replicate axis [1] */
   int32_t shard;          /* ranks along its shard axis [0: as many as the other axes leave] */
+  int32_t tensor;         /* ranks along its tensor axis, over which the trainer splits its layers; they work
+                             on the same samples [1] */
+  int32_t splits_layers;  /* 1: leases have the collectives along the tensor axis, see
+                             tessera_lease_all_reduce. On a GPU they take staging memory [0] */
   int32_t stage;          /* ZeRO, 0 to 3 [0] */
   int32_t reduce;         /* [TESSERA_REDUCE_EACH] */
   int32_t reduction;      /* how ranks add, see tessera/reduction.h [TESSERA_REDUCTION_EXACT] */
@@ -279,7 +299,7 @@ tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t p
 
 /* -- A mesh's own part of a step -- */
 
-enum { TESSERA_PIPELINE = 0, TESSERA_REPLICATE = 1, TESSERA_SHARD = 2 }; /* axis */
+enum { TESSERA_PIPELINE = 0, TESSERA_REPLICATE = 1, TESSERA_SHARD = 2, TESSERA_TENSOR = 3 }; /* axis */
 
 /* This rank's coordinate along an axis. Ranks with equal coordinates along replicate and shard work on the
    same samples. */
@@ -317,6 +337,7 @@ typedef struct tessera_handover {
    GPU. */
 tessera_status tessera_lease_handover(const tessera_lease* lease, tessera_handover* handover);
 
+/* Of a parameter that is cut, this rank's share. */
 typedef struct tessera_view {
   void* data; /* valid until the lease ends */
   int64_t numel;
@@ -329,6 +350,29 @@ tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t param
 tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
 /* The lease has ended even if this fails. Do not use the handle again. */
 tessera_status tessera_lease_end(tessera_lease* lease);
+
+/* -- Layers that the trainer splits over tensor ranks -- */
+
+/* These need tessera_options.splits_layers. They are collectives: all ranks along the tensor axis make the
+   same calls, in the same order, while their leases of the use are open. Arguments besides pointers are equal
+   on all. Memory is that of the engine's device, anywhere on it. On the CPU a call returns when its result is
+   there; on a GPU it is enqueued on tessera_stream. Sums are fp32, added in rank order. With `tensor` 1 a
+   call is what one rank makes of it: a copy, or nothing. TESSERA_USAGE for memory and counts that mean
+   nothing; the engine has then failed on all ranks. TESSERA_COMMUNICATION if a rank does not come, or calls
+   something else. A use that makes such calls is skipped by all ranks along the axis, or by none; so is the
+   rest of a step (tessera_abandon). */
+
+/* The part of rank r along the axis, `part_bytes` bytes, comes to byte r * part_bytes of `whole`. `part` may
+   be this rank's place in `whole`; otherwise they do not overlap. */
+tessera_status tessera_lease_all_gather(const tessera_lease* lease, const void* part, void* whole,
+                                        int64_t part_bytes);
+/* `whole` is as many parts as there are ranks, of part_numel elements of `dtype` each. `part` becomes the sum
+   over the ranks of part r of their wholes, where r is this rank's place. If dtype is TESSERA_FP32, `part`
+   may be part r of `whole`; otherwise they do not overlap. */
+tessera_status tessera_lease_reduce_scatter(const tessera_lease* lease, const void* whole, int32_t dtype,
+                                            float* part, int64_t part_numel);
+/* Replaces each value by the sum over the ranks. All get the same bits. */
+tessera_status tessera_lease_all_reduce(const tessera_lease* lease, float* values, int64_t numel);
 
 /* -- On a GPU -- */
 
@@ -353,7 +397,8 @@ tessera_status tessera_add_loss(tessera_engine* engine, const tessera_loss_total
 typedef struct tessera_step_inputs {
   double learning_rate; /* 0 or more, equal on all ranks */
   double weight;        /* the loss is divided by the sum of this over ranks; finite, 0 or more */
-  double loss;          /* sum of the loss on this rank */
+  double loss;          /* sum of the loss on this rank; of ranks along the tensor axis the first one's loss
+                           and weight count */
 } tessera_step_inputs;
 
 enum { /* reason */

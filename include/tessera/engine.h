@@ -131,9 +131,10 @@ struct StepTerms {
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches. Ranks' sums, and what
-// add_loss() adds, are added exactly, in whatever order. But a sum here was rounded by its caller: that other
-// worlds, with other ranks, give the same loss to the bit is promised only of what add_loss() is given for
-// each microbatch.
+// add_loss() adds, are added exactly, in whatever order. Of the ranks along the tensor axis, which see the
+// same samples, the first one's sums count. But a sum here was rounded by its caller: that other worlds, with
+// other ranks, give the same loss to the bit is promised only of what add_loss() is given for each
+// microbatch.
 struct StepInputs {
   double learning_rate = 0.0;  // 0 or more, finite in fp32, times any group's factor too; equal on all ranks
   double weight = 1.0;         // what the loss sum is divided by, tokens say, 0 or more; the ranks' are added

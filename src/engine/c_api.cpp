@@ -79,7 +79,8 @@ static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_MOMENT2 == static_cast<int>(StateKind::moment2) && TESSERA_CATEGORIES == kCategories &&
               TESSERA_WORKSPACE == static_cast<int>(Category::workspace) &&
               TESSERA_OPTIMIZER_STATE == static_cast<int>(Category::optimizer_state) &&
-              TESSERA_SHARD == static_cast<int>(Axis::shard));
+              TESSERA_SHARD == static_cast<int>(Axis::shard) &&
+              TESSERA_TENSOR == static_cast<int>(Axis::tensor));
 
 }  // namespace
 }  // namespace tessera::c_api
@@ -164,7 +165,7 @@ tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t p
 tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place) {
   return guarded([&] {
     const Engine& of = given(engine, "engine").engine;
-    given(place, "place") = of.options().mesh.place(of.rank(), checked<Axis>(axis, 3, "axis"));
+    given(place, "place") = of.options().mesh.place(of.rank(), checked<Axis>(axis, kAxes, "axis"));
   });
 }
 
@@ -210,6 +211,22 @@ tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parame
     const UnitLease& held = lease_of(lease);
     given(view, "view") = to_view(held.gradient(parameter), held.gradient_beta(parameter));
   });
+}
+
+tessera_status tessera_lease_all_gather(const tessera_lease* lease, const void* part, void* whole,
+                                        int64_t part_bytes) {
+  return guarded([&] { lease_of(lease).tensor().all_gather(part, whole, part_bytes); });
+}
+
+tessera_status tessera_lease_reduce_scatter(const tessera_lease* lease, const void* whole, int32_t dtype,
+                                            float* part, int64_t part_numel) {
+  return guarded([&] {
+    lease_of(lease).tensor().reduce_scatter(whole, checked<DType>(dtype, 3, "dtype"), part, part_numel);
+  });
+}
+
+tessera_status tessera_lease_all_reduce(const tessera_lease* lease, float* values, int64_t numel) {
+  return guarded([&] { lease_of(lease).tensor().all_reduce(values, numel); });
 }
 
 tessera_status tessera_lease_end(tessera_lease* lease) {

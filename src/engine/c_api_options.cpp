@@ -12,6 +12,29 @@
 namespace tessera::c_api {
 namespace {
 
+Cut to_cut(const tessera_cut& cut, const std::string& parameter) {
+  if (cut.dim < 0)
+    throw UsageError(fmt::format("tessera_cut.dim of '{}' is {}; use a dim of its shape, from 0, or no cut",
+                                 parameter, cut.dim));
+  Cut to{.dim = cut.dim, .padded = cut.padded != 0};
+  for (const std::int64_t length : span_of(cut.segments, cut.segment_count, "tessera_cut.segments"))
+    to.segments.push_back(length);
+  return to;
+}
+
+// A gradient that is partial belongs to a copy.
+GradientOver to_gradient(const tessera_parameter& parameter) {
+  const auto gradient =
+      checked<GradientOver>(parameter.gradient_over_tensor, 2, "tessera_parameter.gradient_over_tensor");
+  if (gradient == GradientOver::partial && (parameter.cut != nullptr || parameter.frozen != 0))
+    throw UsageError(fmt::format(
+        "gradient_over_tensor of '{}' is TESSERA_GRADIENT_PARTIAL, but the parameter is {}; leave it at 0",
+        parameter.name,
+        parameter.cut != nullptr ? "cut, so each rank makes the gradient of its own share"
+                                 : "frozen and has no gradient"));
+  return gradient;
+}
+
 ParameterSpec to_spec(const tessera_parameter& parameter) {
   ParameterSpec spec;
   spec.name = &given(parameter.name, "tessera_parameter.name");
@@ -21,6 +44,8 @@ ParameterSpec to_spec(const tessera_parameter& parameter) {
   spec.trainable = parameter.frozen == 0;
   spec.group = parameter.group;
   if (parameter.tied_to != nullptr) spec.tied_to = parameter.tied_to;
+  if (parameter.cut != nullptr) spec.cut = to_cut(*parameter.cut, spec.name);
+  spec.gradient = to_gradient(parameter);
   return spec;
 }
 
@@ -104,15 +129,17 @@ Optimizer to_optimizer(const tessera_options& o) {
 }
 
 Mesh to_mesh(const tessera_options& o, int ranks) {
-  Mesh mesh{.pipeline = o.pipeline, .replicate = o.replicate, .shard = o.shard};
+  Mesh mesh{.pipeline = o.pipeline, .replicate = o.replicate, .shard = o.shard, .tensor = o.tensor};
   if (mesh.shard != 0) return mesh;
-  const int others =
-      Mesh{.pipeline = std::max(1, mesh.pipeline), .replicate = std::max(1, mesh.replicate)}.world();
+  const int others = Mesh{.pipeline = std::max(1, mesh.pipeline),
+                          .replicate = std::max(1, mesh.replicate),
+                          .tensor = std::max(1, mesh.tensor)}
+                         .world();
   if (ranks % others != 0)
     throw UsageError(
-        fmt::format("shard is 0, what the other axes leave, but pipeline {} and replicate {} do not divide "
-                    "{} ranks",
-                    o.pipeline, o.replicate, ranks));
+        fmt::format("shard is 0, what the other axes leave, but pipeline {}, replicate {} and tensor {} do "
+                    "not divide {} ranks",
+                    o.pipeline, o.replicate, o.tensor, ranks));
   mesh.shard = ranks / others;
   return mesh;
 }
@@ -207,6 +234,7 @@ static_assert(TESSERA_FP16 == static_cast<int>(DType::fp16) &&
               TESSERA_RECOMPUTE_FULL == static_cast<int>(Recompute::full) &&
               TESSERA_REDUCE_LAST == static_cast<int>(ReduceWhen::last) &&
               TESSERA_CUDA == static_cast<int>(DeviceType::cuda) &&
+              TESSERA_GRADIENT_PARTIAL == static_cast<int>(GradientOver::partial) &&
               TESSERA_REDUCTION_NATIVE == static_cast<int>(Reduction::native));
 
 }  // namespace
@@ -255,6 +283,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.optimizer = to_optimizer(o);
   options.clip.max_norm = o.clip;
   options.parameter_norms = o.parameter_norms != 0;
+  options.splits_layers = o.splits_layers != 0;
   options.loss_scaling = to_loss_scaling(o);
   options.budget = {
       .device_bytes = o.device_memory_bytes,
@@ -282,6 +311,7 @@ tessera_status tessera_options_init(tessera_options* options, size_t bytes) {
     defaults.struct_bytes = bytes;
     defaults.pipeline = 1;
     defaults.replicate = 1;
+    defaults.tensor = 1;
     defaults.chunks = 1;
     defaults.prefetch = 1;
     defaults.staged = Offload().staged;

@@ -48,11 +48,12 @@ std::vector<UnitSpec> cpp_units() {
 struct CUnits {
   std::array<std::int64_t, 2> matrix{30, 7};
   std::int64_t seven = 7, half = 129, five = 5;
-  std::array<tessera_parameter, 2> a{{{"a.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, nullptr},
-                                      {"a.bias", &seven, 1, TESSERA_FP32, 0, 1, nullptr}}};
-  std::array<tessera_parameter, 3> b{{{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight"},
-                                      {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr},
-                                      {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr}}};
+  std::array<tessera_parameter, 2> a{{{"a.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, nullptr, nullptr, 0},
+                                      {"a.bias", &seven, 1, TESSERA_FP32, 0, 1, nullptr, nullptr, 0}}};
+  std::array<tessera_parameter, 3> b{
+      {{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight", nullptr, 0},
+       {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr, nullptr, 0},
+       {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr, nullptr, 0}}};
   std::array<tessera_unit, 2> units{{{"a", a.data(), 2, 0, 0, 0, 0, 0}, {"b", b.data(), 3, 0, 0, 0, 0, 0}}};
 };
 const std::array<std::vector<int>, 2> kTrainable{{{0, 1}, {2, 3}}};

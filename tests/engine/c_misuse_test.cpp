@@ -20,7 +20,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 tessera_status make_engine(tessera_world* world, const tessera_options& options, tessera_engine** engine) {
   const std::int64_t five = 5;
-  const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr};
+  const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr, nullptr, 0};
   const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0};
   return tessera_engine_create(world, &unit, 1, &options, engine);
 }
@@ -113,6 +113,108 @@ tessera_status make_impossible_engines(tessera_world* world, void*) {
 TEST(CMisuse, Options) {
   EXPECT_EQ(tessera_run_ranks(1, 20'000, make_impossible_engines, nullptr), TESSERA_OK)
       << tessera_last_error();
+}
+
+tessera_status make_impossible_cuts(tessera_world* world, void*) {
+  tessera_options options;
+  TRY(tessera_options_init(&options, sizeof options));
+  options.tensor = 2;
+  const auto refusal_of = [&](tessera_parameter parameter) {
+    const std::array<std::int64_t, 2> shape{6, 5};
+    parameter.name = "weight";
+    parameter.shape = shape.data();
+    parameter.dims = 2;
+    tessera_unit unit = {};
+    unit.name = "unit";
+    unit.parameters = &parameter;
+    unit.parameter_count = 1;
+    tessera_engine* engine = nullptr;
+    return tessera_engine_create(world, &unit, 1, &options, &engine);
+  };
+  const auto refusal_of_cut = [&](const tessera_cut& cut, std::int32_t gradient = 0) {
+    tessera_parameter parameter = {};
+    parameter.cut = &cut;
+    parameter.gradient_over_tensor = gradient;
+    return refusal_of(parameter);
+  };
+  const std::array<std::int64_t, 2> uneven{3, 3}, short_of_one{2, 3};
+  EXPECT_TRUE(refused(refusal_of_cut({-1, 0, nullptr, 0}), "tessera_cut.dim of 'weight' is -1"));
+  EXPECT_TRUE(refused(refusal_of_cut({2, 0, nullptr, 0}), "weight"));
+  EXPECT_TRUE(refused(refusal_of_cut({1, 0, nullptr, 0}), "weight"));
+  EXPECT_TRUE(refused(refusal_of_cut({0, 0, nullptr, 2}), "tessera_cut.segments is null"));
+  EXPECT_TRUE(refused(refusal_of_cut({0, 0, uneven.data(), 2}), "weight"));
+  EXPECT_TRUE(refused(refusal_of_cut({0, 0, short_of_one.data(), 2}), "weight"));
+  EXPECT_TRUE(refused(refusal_of_cut({0, 1, uneven.data(), 2}), "weight"));
+  EXPECT_TRUE(
+      refused(refusal_of_cut({0, 0, nullptr, 0}, TESSERA_GRADIENT_PARTIAL),
+              "gradient_over_tensor of 'weight' is TESSERA_GRADIENT_PARTIAL, but the parameter is cut"));
+  tessera_parameter parameter = {};
+  parameter.gradient_over_tensor = 2;
+  EXPECT_TRUE(refused(refusal_of(parameter), "gradient_over_tensor 2 is not known; use 0 to 1"));
+  parameter.gradient_over_tensor = TESSERA_GRADIENT_PARTIAL;
+  parameter.frozen = 1;
+  EXPECT_TRUE(refused(refusal_of(parameter), "frozen and has no gradient"));
+  options.tensor = 3;
+  EXPECT_TRUE(refused(refusal_of({}), "tensor 3 do not divide 2 ranks"));
+  options.tensor = -2;
+  EXPECT_TRUE(refused(refusal_of({}), "tensor"));
+  return TESSERA_OK;
+}
+
+TEST(CMisuse, Cuts) {
+  EXPECT_EQ(tessera_run_ranks(2, 20'000, make_impossible_cuts, nullptr), TESSERA_OK) << tessera_last_error();
+}
+
+// What a lease's collectives are given that means nothing; `which` tells the cases apart.
+struct WrongCall {
+  std::int32_t splits_layers = 1;
+  int which = 0;
+  const char* expected = nullptr;
+};
+
+tessera_status call_wrongly(tessera_world* world, void* user) {
+  const auto& wrong = *static_cast<const WrongCall*>(user);
+  tessera_options options;
+  tessera_engine* engine = nullptr;
+  tessera_lease* lease = nullptr;
+  std::array<float, 8> values{};
+  TRY(tessera_options_init(&options, sizeof options));
+  TRY(tessera_world_ranks(world, &options.tensor));
+  options.splits_layers = wrong.splits_layers;
+  TRY(make_engine(world, options, &engine));
+  TRY(tessera_begin(engine, TESSERA_TRAIN, 1));
+  TRY(tessera_use_unit(engine, 0, TESSERA_FORWARD, &lease));
+  const auto call = [&]() -> tessera_status {
+    switch (wrong.which) {
+      case 0:
+        return tessera_lease_all_reduce(lease, nullptr, 1);
+      case 1:
+        return tessera_lease_all_reduce(lease, values.data(), -1);
+      case 2:
+        return tessera_lease_all_gather(lease, values.data() + 1, values.data(), 8);
+      case 3:
+        return tessera_lease_reduce_scatter(lease, values.data(), 9, values.data() + 4, 1);
+      case 4:
+        return tessera_lease_all_reduce(nullptr, values.data(), 1);
+      default:
+        TRY(tessera_lease_end(lease));
+        return tessera_lease_all_reduce(lease, values.data(), 1);
+    }
+  };
+  const tessera_status status = call();
+  EXPECT_TRUE(refused(status, wrong.expected));
+  tessera_engine_destroy(engine);
+  return status;
+}
+
+TEST(CMisuse, CollectivesOfALease) {
+  for (const int ranks : {1, 2})
+    for (WrongCall wrong :
+         {WrongCall{1, 0, "all_reduce of 1 elements at a null pointer"},
+          WrongCall{1, 1, "all_reduce of -1 elements"}, WrongCall{1, 2, "overlaps the full buffer"},
+          WrongCall{1, 3, "dtype 9 is not known; use 0 to 2"}, WrongCall{1, 4, "lease is null"},
+          WrongCall{1, 5, "the lease has ended"}, WrongCall{0, 1, "splits_layers is false"}})
+      EXPECT_EQ(tessera_run_ranks(ranks, 20'000, call_wrongly, &wrong), TESSERA_USAGE) << wrong.which;
 }
 
 TEST(CMisuse, TheLongestDeadlineIsLong) {

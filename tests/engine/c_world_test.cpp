@@ -40,7 +40,7 @@ tessera_status run_ranks(int ranks, const Body& body) {
 // One unit, two uses a step.
 tessera_status make_engine(tessera_world* world, tessera_engine** engine) {
   const std::int64_t five = 5;
-  const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr};
+  const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr, nullptr, 0};
   const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0};
   tessera_options options;
   TRY(tessera_options_init(&options, sizeof options));
