@@ -7,6 +7,7 @@
 #include "src/comm/backend.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/matrix.h"
+#include "tests/engine/split_mlp.h"
 #include "tests/engine/trace.h"
 
 namespace tessera::testing {
@@ -254,6 +255,27 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NcclMatrix,
                          ::testing::Combine(::testing::Values(2, 4),
                                             ::testing::Values(DType::fp32, DType::bf16)),
                          cell_name);
+
+// A trainer that splits its own layers, whose sums are made on the GPUs, has the bits of the CPU.
+TEST(NcclEngine, ALeaseExchangesAlongTheTensorAxis) {
+  for (MlpRun run :
+       {MlpRun{.mesh = {.tensor = 2}, .stage = 1}, MlpRun{.mesh = {.shard = 2, .tensor = 2}, .stage = 3}}) {
+    if (const std::string why = contract::missing_gpus(run.mesh.world()); !why.empty()) GTEST_SKIP() << why;
+    SCOPED_TRACE(to_string(run));
+    run.steps = 2;
+    const auto trained = [&](DeviceType device) {
+      run.device = device;
+      MlpResult result;
+      run_local(run.mesh.world(), {}, [&](Communicator host) {
+        MlpResult own = train_mlp(device == DeviceType::cuda ? make_nccl_world(host) : host, run);
+        if (host.rank() == 0) result = std::move(own);
+      });
+      return result;
+    };
+    const MlpResult on_cpu = trained(DeviceType::cpu);
+    expect_same_bits(trained(DeviceType::cuda), on_cpu);
+  }
+}
 
 // Collectives are timed on the GPU's streams, and what of them the compute stream waited for.
 TEST(NcclEngine, TracesSayWhatTheLanesOfEachRankDid) {

@@ -331,7 +331,9 @@ struct MlpResult {
 
 // On each rank.
 inline MlpResult train_mlp(const Communicator& world, const MlpRun& run) {
-  Engine engine(world, mlp_units(), mlp_options(run));
+  EngineOptions options = mlp_options(run);
+  options.device_ordinal = run.device == DeviceType::cuda ? world.rank() : 0;
+  Engine engine(world, mlp_units(), options);
   engine.initialize(mlp_fill);
   MlpTrainer trainer(engine, run.dropped);
   MlpResult result;
