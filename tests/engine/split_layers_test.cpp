@@ -324,9 +324,9 @@ TEST(TensorGroup, RanksWithUnequalOptionsAreTold) {
   for (const Fate& fate : fates) expect_usage(fate, {"rank 1", "splits_layers"});
 }
 
-// In the first backward of unit 1, where rank 1 goes wrong, and then makes the call that the others make if
-// it goes on.
-IdVector<Fate> fates_in_a_lease(const std::function<void(TensorGroup&)>& wrong, bool goes_on = true) {
+// In the first backward of unit 1 each rank runs `body`, and then makes the call that the others make unless
+// it returns false.
+IdVector<Fate> fates_in_a_lease(const std::function<bool(int rank, TensorGroup& ranks)>& body) {
   return run_failing_mlp({.shard = 2, .tensor = 2}, [&](Engine& engine, int rank) {
     begin_mlp(engine);
     for (const Instruction& use : engine.running().instructions) {
@@ -334,9 +334,8 @@ IdVector<Fate> fates_in_a_lease(const std::function<void(TensorGroup&)>& wrong, 
       UnitLease lease = engine.use(use.unit, use.pass);
       TensorGroup ranks = lease.tensor();
       std::vector<float> memory(64);
-      const bool here = rank == 1 && use.unit == 1 && use.pass == Pass::backward;
-      if (here) wrong(ranks);
-      if (!here || goes_on) ranks.all_reduce(memory.data(), 64);
+      const bool here = use.unit == 1 && use.pass == Pass::backward;
+      if (!here || body(rank, ranks)) ranks.all_reduce(memory.data(), 64);
       lease.end();
     }
     engine.step({.learning_rate = 0.1});
@@ -344,30 +343,51 @@ IdVector<Fate> fates_in_a_lease(const std::function<void(TensorGroup&)>& wrong, 
 }
 
 TEST(TensorGroupFaults, ARankThatThrowsEndsTheOthersAtOnce) {
-  const IdVector<Fate> fates =
-      fates_in_a_lease([](TensorGroup&) { throw std::runtime_error("the disk is on fire"); });
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup&) {
+    if (rank == 1) throw std::runtime_error("the disk is on fire");
+    return true;
+  });
   EXPECT_EQ(fates[1].message, "the disk is on fire");
   for (const int rank : {0, 2, 3}) expect_blames(fates[rank], 1);
 }
 
-// Ranks 2 and 3 wait for their shards' peers, and pass on what these wait for.
+// Rank 0 waits for rank 1, and rank 2 for rank 0, whose deadline comes first: it does not blame a rank that
+// waits.
 TEST(TensorGroupFaults, ARankThatStallsIsNamedWithinTheDeadline) {
-  const IdVector<Fate> fates =
-      fates_in_a_lease([](TensorGroup&) { std::this_thread::sleep_for(kDeadline + kGrace / 2); });
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup&) {
+    if (rank == 0) std::this_thread::sleep_for(kGrace / 2);
+    if (rank == 1) std::this_thread::sleep_for(kDeadline + 2 * kGrace);
+    return true;
+  });
   for (const int rank : {0, 2, 3}) {
     const Fate& fate = fates[rank];
     EXPECT_EQ(fate.kind, Fate::Kind::communication) << fate.message;
     EXPECT_EQ(fate.culprit, 1) << fate.message;
-    expect_words(fate.message, {"no answer from rank 1 within 2.0 s"});
+    expect_words(fate.message,
+                 {"no answer from rank 0 within 2.0 s, which waits for peers itself", "; rank 1 "});
     EXPECT_LT(fate.after, kDeadline + kGrace) << fate.message;
   }
-  expect_words(fates[0].message, {"all_reduce", "of unit 'mlp.1' on 'lease'"});
+}
+
+// As soon as nobody waits elsewhere, the call itself is named.
+TEST(TensorGroupFaults, TheCallIsNamed) {
+  const auto fates = run_failing_mlp({.tensor = 2}, [](Engine& engine, int rank) {
+    begin_mlp(engine);
+    UnitLease lease = engine.use(0, Pass::forward);
+    float value = 0;
+    if (rank == 1) std::this_thread::sleep_for(kDeadline + kGrace / 2);
+    lease.tensor().all_reduce(&value, 1);
+  });
+  EXPECT_EQ(fates[0].culprit, 1);
+  expect_words(fates[0].message,
+               {"all_reduce #1 of unit 'mlp.0' on 'lease'", "no answer from rank 1 within 2.0 s"});
 }
 
 TEST(TensorGroupFaults, ARankThatCallsAnotherCollectiveIsNamed) {
-  const IdVector<Fate> fates = fates_in_a_lease([](TensorGroup& ranks) {
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup& ranks) {
     std::vector<float> memory(64);
-    ranks.all_gather(memory.data() + 32, memory.data(), 128);
+    if (rank == 1) ranks.all_gather(memory.data() + 32, memory.data(), 128);
+    return true;
   });
   for (const int rank : {0, 1}) {
     EXPECT_EQ(fates[rank].kind, Fate::Kind::communication) << fates[rank].message;
@@ -378,7 +398,7 @@ TEST(TensorGroupFaults, ARankThatCallsAnotherCollectiveIsNamed) {
 
 // Its next call meets the one that it left out.
 TEST(TensorGroupFaults, ARankThatLeavesACallOutIsNamed) {
-  const IdVector<Fate> fates = fates_in_a_lease([](TensorGroup&) {}, false);
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup&) { return rank != 1; });
   for (const int rank : {0, 1}) {
     EXPECT_EQ(fates[rank].kind, Fate::Kind::communication) << fates[rank].message;
     expect_words(fates[rank].message, {"all_reduce #", "of unit 'mlp.1'", "of unit 'mlp.0'"});
@@ -386,9 +406,10 @@ TEST(TensorGroupFaults, ARankThatLeavesACallOutIsNamed) {
 }
 
 TEST(TensorGroupFaults, ARankThatSumsAnotherNumberIsNamed) {
-  const IdVector<Fate> fates = fates_in_a_lease([](TensorGroup& ranks) {
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup& ranks) {
     std::vector<float> memory(63);
-    ranks.all_reduce(memory.data(), 63);
+    if (rank == 1) ranks.all_reduce(memory.data(), 63);
+    return true;
   });
   for (const int rank : {0, 1}) {
     EXPECT_EQ(fates[rank].kind, Fate::Kind::communication) << fates[rank].message;
