@@ -30,6 +30,8 @@ std::vector<NumericFact> facts_of_run(const Layout& layout, const EngineOptions&
       native ? fmt::format("native, of {}, parameters {}, gradients {}", to_string(options.mesh),
                            name_of(strategy.placements.parameters), name_of(strategy.placements.gradients))
              : "exact");
+  if (options.splits_layers && options.mesh.tensor > 1)
+    figures.add("the tensor ranks among which the trainer splits layers", options.mesh.tensor);
   return figures.take();
 }
 

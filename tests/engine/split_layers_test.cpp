@@ -142,6 +142,28 @@ TEST(SplitLayers, ACheckpointContinuesOnAnotherTensorWidth) {
     }
 }
 
+// Units without a copy whose gradient is partial, and a trainer that says what it computes: only the width
+// tells their bits apart.
+TEST(SplitLayers, TheFingerprintKnowsTheTensorWidth) {
+  const auto fingerprint = [](int tensor, int shard, int stage) {
+    std::string text;
+    run_local(tensor * shard, kBlocking, [&](Communicator world) {
+      EngineOptions options = mlp_options({.mesh = {.shard = shard, .tensor = tensor}, .stage = stage});
+      options.compute = {{.what = "the layers", .value = "mlp"}};
+      std::vector<UnitSpec> units = mlp_units();
+      for (UnitSpec& unit : units)
+        for (ParameterSpec& parameter : unit.parameters) parameter.gradient = GradientOver::copied;
+      Engine engine(world, units, options);
+      if (world.rank() == 0) text = fingerprint_of(engine.numerics());
+    });
+    return text;
+  };
+  const std::string of_two = fingerprint(2, 1, 0);
+  EXPECT_EQ(fingerprint(2, 2, 3), of_two);
+  EXPECT_NE(fingerprint(4, 1, 0), of_two);
+  EXPECT_NE(fingerprint(1, 1, 0), of_two);
+}
+
 // Bytes along the axis, counted by hand: what units exchange, and gradients of copies that are sums.
 TEST(SplitLayers, BytesAreCounted) {
   const MlpRun run{.mesh = {.tensor = 2}};
