@@ -86,6 +86,11 @@ struct UnitActivations {
   std::int64_t recomputable_bytes = 0;
   std::int64_t workspace_bytes = 0;  // the most that any pass needs while it runs
   bool reads_batch = true;           // some pass reads the microbatch
+  // Backward can run as two passes, where a schedule splits it (PipelineSchedule::zb_h1). Pass::backward
+  // makes the gradient of the input and leaves what was kept as it is, wherever it runs.
+  // Pass::weight_gradient makes all gradients of parameters later, to the same bits. Parameters are not
+  // gathered for it: what it needs of them, backward leaves in memory of the trainer's own.
+  bool splits_backward = false;
 };
 
 // What a pass does next: it runs a part, or an exchange makes a value.
@@ -99,11 +104,12 @@ struct GraphStep {
 struct UnitGraph {
   UnitGraph() = default;
   // Declares a unit whose passes are one part each: everything saved is one value (kSaved), everything
-  // recomputable another (kRecomputable), which backward may overwrite.
+  // recomputable another (kRecomputable), which backward may overwrite unless it can be split.
   UnitGraph(const UnitActivations& sizes);  // NOLINT: sizes are the short way to declare a unit
   static constexpr ValueId kSaved = 0, kRecomputable = 1;
   // Its parts. A full recompute runs kForward again, a selective one kAgain.
-  static constexpr int kForward = 0, kAgain = 1, kBackward = 2;
+  // kWeightGradient is there where UnitActivations::splits_backward is true.
+  static constexpr int kForward = 0, kAgain = 1, kBackward = 2, kWeightGradient = 3;
 
   std::int64_t output_bytes = 0;
   IdVector<ValueSpec> values;

@@ -133,6 +133,11 @@ typedef struct tessera_unit {
   int64_t saved_bytes;        /* kept from its forward to its backward, unless recompute is full */
   int64_t recomputable_bytes; /* the same, unless recompute is selective or full */
   int64_t workspace_bytes;    /* the most that any pass needs, during a lease */
+  /* 1: TESSERA_ZB_H1 may run its backward as two passes. TESSERA_BACKWARD makes the gradient of the input and
+     leaves what was kept as it is, under any schedule. TESSERA_WEIGHT_GRADIENT makes all gradients of
+     parameters later, to the same bits. Parameters are not gathered for it: what it needs of them, backward
+     leaves in memory of the trainer's own. */
+  int32_t splits_backward;
 } tessera_unit;
 
 /* -- Options -- */
@@ -319,7 +324,8 @@ tessera_status tessera_scheduled_uses(tessera_engine* engine, const tessera_sche
                                       int32_t* count);
 
 /* Where the activations that tessera_unit's bytes declare lie during a lease. Every pass reads input. A
-   forward writes output. A backward reads output_gradient and writes input_gradient. A member is NULL if
+   forward writes output. A backward reads output_gradient and writes input_gradient; a weight gradient reads
+   output_gradient, too. A member is NULL if
    the unit has no such memory, or the pass does not use it. The engine moves activations between pipeline
    ranks, and to the host and back. */
 typedef struct tessera_handover {
@@ -348,6 +354,10 @@ typedef struct tessera_view {
 tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t parameter, tessera_view* view);
 /* In backward, for a trainable parameter: where to write the gradient of loss scale * sum of the loss. */
 tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
+/* `writes` becomes 1 if the use writes gradients of parameters, else 0. One in TESSERA_BACKWARD does, unless
+   its unit's weight gradients run apart (tessera_unit.splits_backward); then one in TESSERA_WEIGHT_GRADIENT
+   does. */
+tessera_status tessera_lease_writes_gradients(const tessera_lease* lease, int32_t* writes);
 /* The lease has ended even if this fails. Do not use the handle again. */
 tessera_status tessera_lease_end(tessera_lease* lease);
 

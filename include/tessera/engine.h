@@ -92,6 +92,9 @@ class UnitLease {
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;
+  // Whether the use writes gradients of parameters: one of backward does, unless its unit's weight gradients
+  // run apart (UnitActivations::splits_backward); then a use of Pass::weight_gradient does.
+  bool writes_gradients() const;
   // The part that runs, by its place in UnitGraph::parts, of a unit whose activations the engine plans
   // (EngineProgram::activations). Each part is a use of its own. −1: the unit declares none.
   int part() const;

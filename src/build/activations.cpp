@@ -14,8 +14,9 @@ IdVector<UnitGraph> Builder::split_graphs(const Mesh& mesh, const StepSpec& spec
   for (UnitId unit = 0; unit + 1 < graphs.count(); ++unit) graphs[unit] = split_backward(graphs[unit]);
   if (std::ranges::none_of(graphs, &UnitGraph::is_split))
     throw UsageError(fmt::format(
-        "pipeline.schedule {} runs weight gradients apart, but no unit declares parts of backward that write "
-        "gradients and no value; take another schedule, or declare such parts",
+        "pipeline.schedule {} runs weight gradients apart, but no unit before the last declares parts of "
+        "backward that write gradients and no value, nor splits_backward; take another schedule, or declare "
+        "one of them",
         name_of(schedule)));
   return graphs;
 }

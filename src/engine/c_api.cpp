@@ -153,13 +153,13 @@ tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pa
   return guarded([&] {
     tessera_lease*& out = given(lease, "lease");
     tessera_lease& slot = free_lease(given(engine, "engine"));
-    slot.lease.emplace(engine->engine.use(unit, checked<Pass>(pass, 3, "pass")));
+    slot.lease.emplace(engine->engine.use(unit, checked<Pass>(pass, kPasses, "pass")));
     out = &slot;
   });
 }
 
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass) {
-  return guarded([&] { given(engine, "engine").engine.skip(unit, checked<Pass>(pass, 3, "pass")); });
+  return guarded([&] { given(engine, "engine").engine.skip(unit, checked<Pass>(pass, kPasses, "pass")); });
 }
 
 tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place) {
@@ -211,6 +211,10 @@ tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parame
     const UnitLease& held = lease_of(lease);
     given(view, "view") = to_view(held.gradient(parameter), held.gradient_beta(parameter));
   });
+}
+
+tessera_status tessera_lease_writes_gradients(const tessera_lease* lease, int32_t* writes) {
+  return guarded([&] { given(writes, "writes") = lease_of(lease).writes_gradients() ? 1 : 0; });
 }
 
 tessera_status tessera_lease_all_gather(const tessera_lease* lease, const void* part, void* whole,

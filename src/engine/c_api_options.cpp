@@ -189,9 +189,11 @@ ActivationSpec to_activations(std::span<const tessera_unit> units) {
         .saved_bytes = checked_unit_bytes(unit.saved_bytes, "saved_bytes", unit),
         .recomputable_bytes = checked_unit_bytes(unit.recomputable_bytes, "recomputable_bytes", unit),
         .workspace_bytes = checked_unit_bytes(unit.workspace_bytes, "workspace_bytes", unit),
-        .reads_batch = false};
+        .reads_batch = false,
+        .splits_backward = unit.splits_backward != 0};
     spec.units.push_back(of);
-    any |= of.output_bytes > 0 || of.saved_bytes > 0 || of.recomputable_bytes > 0 || of.workspace_bytes > 0;
+    any |= of.splits_backward || of.output_bytes > 0 || of.saved_bytes > 0 || of.recomputable_bytes > 0 ||
+           of.workspace_bytes > 0;
   }
   return any ? spec : ActivationSpec{};
 }

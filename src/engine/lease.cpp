@@ -141,6 +141,10 @@ void* UnitLease::value(ValueId value) const {
   return nullptr;
 }
 
+bool UnitLease::writes_gradients() const {
+  return engine().impl_->instruction(instruction_).find(Role::gradient) != nullptr;
+}
+
 TensorGroup UnitLease::tensor() const {
   const Engine::Impl& impl = *engine().impl_;
   if (!impl.options.splits_layers)
@@ -161,8 +165,10 @@ TensorView UnitLease::parameter(ParameterId parameter) const {
   check_parameter(impl.layout, unit(), parameter);
   const UnitSpec& spec = impl.layout.units()[unit()];
   if (!reads_parameters(spec, pass()))
-    throw UsageError(fmt::format("parameter '{}' in {} of {}: the unit is declared read_in_forward_only",
-                                 impl.layout.parameter(parameter).name, name_of(pass()), spec.name));
+    throw UsageError(fmt::format(
+        "parameter '{}' in {} of {}: {}", impl.layout.parameter(parameter).name, name_of(pass()), spec.name,
+        pass() == Pass::weight_gradient ? "parameters are not gathered for weight gradients"
+                                        : "the unit is declared read_in_forward_only"));
   const Place& place = impl.layout.place(parameter);
   for (const Operand& operand : impl.instruction(instruction_).operands) {
     if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat)

@@ -32,8 +32,13 @@ UnitGraph::UnitGraph(const UnitActivations& sizes) : output_bytes(sizes.output_b
   };
   add("forward", Pass::forward, {SharedValue::input}, {SharedValue::output, kSaved, kRecomputable});
   add("again", Pass::recompute, {SharedValue::input, kSaved}, {kRecomputable});
-  add("backward", Pass::backward, {SharedValue::input, kSaved, kRecomputable, SharedValue::output_gradient},
-      {kRecomputable, SharedValue::input_gradient});
+  const std::vector<ValueId> kept = {SharedValue::input, kSaved, kRecomputable, SharedValue::output_gradient};
+  if (sizes.splits_backward) {
+    add("backward", Pass::backward, kept, {SharedValue::input_gradient});
+    add("weight gradient", Pass::weight_gradient, kept, {});
+  } else {
+    add("backward", Pass::backward, kept, {kRecomputable, SharedValue::input_gradient});
+  }
 }
 
 bool UnitGraph::reads_batch() const {
@@ -96,8 +101,9 @@ class Check {
     for (const PartSpec& part : graph_.parts) {
       if (part.evaluation_only && part.pass != Pass::forward)
         refuse(part, "is for evaluations only, which run forward only");
-      if (part.pass == Pass::weight_gradient && !graph_.is_split && (!part.gradients || !part.writes.empty()))
-        refuse(part, "must name the gradients that it writes, and write no value");
+      if (part.pass == Pass::weight_gradient && !part.writes.empty())
+        refuse(part,
+               "writes a value, which a part of Pass::weight_gradient may not: it writes gradients only");
     }
     for (const Pass pass : {Pass::forward, Pass::backward})
       if (!graph_.is_split && std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())

@@ -70,11 +70,16 @@ class Again {
 
 UnitGraph split_backward(const UnitGraph& graph) {
   UnitGraph split = graph;
-  for (const PartSpec& apart : graph.parts)
-    if (apart.pass == Pass::weight_gradient && apart.gradients)
-      for (PartSpec& part : split.parts)
-        if (part.pass == Pass::backward && part.gradients)
-          for (const int place : *apart.gradients) std::erase(*part.gradients, place);
+  for (const PartSpec& apart : graph.parts) {
+    if (apart.pass != Pass::weight_gradient) continue;
+    split.is_split = true;
+    for (PartSpec& part : split.parts) {
+      if (part.pass != Pass::backward) continue;
+      if (!apart.gradients) part.gradients.emplace();
+      if (part.gradients && apart.gradients)
+        for (const int place : *apart.gradients) std::erase(*part.gradients, place);
+    }
+  }
   for (PartSpec& part : split.parts) {
     if (part.pass != Pass::backward || (part.gradients && part.gradients->empty())) continue;
     // What such a part reads no part of backward behind it may change.

@@ -21,7 +21,7 @@ constexpr std::int64_t kNumel = 210;
 tessera_status make_engine(tessera_world* world, int stage, int optimizer, tessera_engine** engine) {
   const std::int64_t shape[] = {30, 7};
   const tessera_parameter parameter{"weight", shape, 2, TESSERA_FP32, 0, 0, nullptr, nullptr, 0};
-  const tessera_unit unit{"unit", &parameter, 1, 0, 0, 0, 0, 0};
+  const tessera_unit unit{"unit", &parameter, 1, 0, 0, 0, 0, 0, 0};
   tessera_options options;
   TRY(tessera_options_init(&options, sizeof options));
   options.stage = stage;

@@ -54,7 +54,8 @@ struct CUnits {
       {{"b.weight", matrix.data(), 2, TESSERA_FP32, 0, 0, "a.weight", nullptr, 0},
        {"b.half", &half, 1, TESSERA_BF16, 0, 0, nullptr, nullptr, 0},
        {"b.frozen", &five, 1, TESSERA_FP32, 1, 0, nullptr, nullptr, 0}}};
-  std::array<tessera_unit, 2> units{{{"a", a.data(), 2, 0, 0, 0, 0, 0}, {"b", b.data(), 3, 0, 0, 0, 0, 0}}};
+  std::array<tessera_unit, 2> units{
+      {{"a", a.data(), 2, 0, 0, 0, 0, 0, 0}, {"b", b.data(), 3, 0, 0, 0, 0, 0, 0}}};
 };
 const std::array<std::vector<int>, 2> kTrainable{{{0, 1}, {2, 3}}};
 

@@ -21,7 +21,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 tessera_status make_engine(tessera_world* world, const tessera_options& options, tessera_engine** engine) {
   const std::int64_t five = 5;
   const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr, nullptr, 0};
-  const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0};
+  const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0, 0};
   return tessera_engine_create(world, &unit, 1, &options, engine);
 }
 

@@ -18,7 +18,7 @@ void chain_forward(const float* weight, const float* input, float* output) {
 
 void chain_backward(const float* weight, const float* input, const float* output_gradient,
                     float* weight_gradient, float beta, float* input_gradient) {
-  for (int k = 0; k < CHAIN_NUMEL; ++k) {
+  for (int k = 0; weight_gradient != NULL && k < CHAIN_NUMEL; ++k) {
     const float own = output_gradient[k] * input[(k + 1) % CHAIN_NUMEL];
     weight_gradient[k] = beta != 0.0f ? weight_gradient[k] + own : own;
   }
@@ -67,23 +67,28 @@ typedef struct {
   float loss_scale;
 } chain_step;
 
-static tessera_status chain_backward_use(const chain_step* of, int32_t unit, const tessera_lease* lease,
-                                         const float* input, tessera_step_inputs* inputs) {
+/* A weight gradient of a split backward has no weight; the last unit's backward is never split. */
+static tessera_status chain_backward_use(const chain_step* of, const tessera_scheduled_use* use,
+                                         const tessera_lease* lease, const float* input,
+                                         tessera_step_inputs* inputs) {
   float end[CHAIN_NUMEL];
-  tessera_view weight, gradient;
+  int32_t writes = 0;
+  tessera_view weight = {.data = NULL}, gradient = {.data = NULL};
   tessera_handover handed;
-  TRY(tessera_lease_parameter(lease, unit, &weight));
-  TRY(tessera_lease_gradient(lease, unit, &gradient));
+  const int has_weight = use->pass == TESSERA_BACKWARD;
+  if (has_weight) TRY(tessera_lease_parameter(lease, use->unit, &weight));
+  TRY(tessera_lease_writes_gradients(lease, &writes));
+  if (writes) TRY(tessera_lease_gradient(lease, use->unit, &gradient));
   TRY(tessera_lease_handover(lease, &handed));
   const float* output_gradient = handed.output_gradient;
-  if (unit == CHAIN_UNITS - 1) { /* the chain's end: the loss, and back */
+  if (use->unit == CHAIN_UNITS - 1) { /* the chain's end: the loss, and back */
     chain_forward(weight.data, input, end);
     inputs->loss += chain_loss(end);
     inputs->weight += 1;
     for (int k = 0; k < CHAIN_NUMEL; ++k) end[k] *= of->loss_scale;
     output_gradient = end;
   }
-  if (of->run->saves && !chain_has_saved(weight.data, input, &handed)) return TESSERA_USER + 1;
+  if (of->run->saves && has_weight && !chain_has_saved(weight.data, input, &handed)) return TESSERA_USER + 1;
   chain_backward(weight.data, input, output_gradient, gradient.data, gradient.beta, handed.input_gradient);
   return TESSERA_OK;
 }
@@ -96,16 +101,16 @@ static tessera_status chain_use(const chain_step* of, const tessera_scheduled_us
   tessera_view weight;
   tessera_handover handed;
   TRY(tessera_use_unit(of->engine, use->unit, use->pass, &lease));
-  TRY(tessera_lease_parameter(lease, use->unit, &weight));
   TRY(tessera_lease_handover(lease, &handed));
   const float* input = handed.input;
   if (use->unit == 0) {
     chain_input(own_input, of->data_rank, of->step, use->microbatch);
     input = own_input;
   }
-  if (use->pass == TESSERA_BACKWARD) {
-    TRY(chain_backward_use(of, use->unit, lease, input, inputs));
+  if (use->pass == TESSERA_BACKWARD || use->pass == TESSERA_WEIGHT_GRADIENT) {
+    TRY(chain_backward_use(of, use, lease, input, inputs));
   } else {
+    TRY(tessera_lease_parameter(lease, use->unit, &weight));
     const int keeps_saved = use->pass == TESSERA_RECOMPUTE && /* which a selective one reads */
                             of->run->options.recompute == TESSERA_RECOMPUTE_SELECTIVE;
     if (of->run->saves) chain_save(weight.data, keeps_saved ? NULL : input, &handed);
@@ -178,7 +183,8 @@ tessera_status chain_rank_main(tessera_world* world, void* user) {
                                  .output_bytes = unit < CHAIN_UNITS - 1 ? bytes : 0,
                                  .saved_bytes = run->saves ? bytes : 0,
                                  .recomputable_bytes = run->saves ? bytes : 0,
-                                 .workspace_bytes = run->saves ? bytes : 0};
+                                 .workspace_bytes = run->saves ? bytes : 0,
+                                 .splits_backward = run->splits_backward};
   }
   TRY(tessera_world_rank(world, &rank));
   TRY(tessera_engine_create(world, units, CHAIN_UNITS, &run->options, &engine));

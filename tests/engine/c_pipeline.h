@@ -15,7 +15,7 @@ enum { CHAIN_UNITS = 5, CHAIN_NUMEL = 96, CHAIN_MICROBATCHES = 4, CHAIN_STEPS = 
 void chain_input(float* input, int32_t data_rank, int32_t step, int32_t microbatch);
 /* output[k] = input[k] + weight[k] * input[k + 1], around. */
 void chain_forward(const float* weight, const float* input, float* output);
-/* The gradients of that; input_gradient may be NULL. beta as in tessera_view. */
+/* The gradients of that; either may be NULL. beta as in tessera_view. */
 void chain_backward(const float* weight, const float* input, const float* output_gradient,
                     float* weight_gradient, float beta, float* input_gradient);
 /* The loss of the chain's end, half the sum of squares; its gradient is the output itself. */
@@ -26,6 +26,7 @@ typedef struct chain_run {
   tessera_options options;
   int32_t saves; /* 1: units keep for backward what the engine has memory for */
   int32_t trace;
+  int32_t splits_backward;
   /* By rank 0. */
   double losses[CHAIN_STEPS];
   double norms[CHAIN_STEPS];

@@ -176,6 +176,24 @@ TEST(CPipeline, HasTheBitsOfTheEngineOnEveryMesh) {
   }
 }
 
+// Weight gradients that run apart have the bits of those that do not.
+TEST(CPipeline, SplitsBackwards) {
+  for (const Case& of : std::vector<Case>{{.mesh = {.pipeline = 2}, .saves = true},
+                                          {.mesh = {.pipeline = 2, .shard = 2}, .stage = 2}}) {
+    SCOPED_TRACE(to_string(of.mesh));
+    expect_equal(run_c(of,
+                       [](chain_run& run) {
+                         run.options.schedule = TESSERA_ZB_H1;
+                         run.options.poison = run.splits_backward = 1;
+                       }),
+                 run_cpp(of));
+    chain_run whole = made_c(of);
+    whole.options.schedule = TESSERA_ZB_H1;
+    EXPECT_EQ(tessera_run_ranks(of.mesh.world(), 20'000, chain_rank_main, &whole), TESSERA_USAGE);
+    EXPECT_NE(std::strstr(tessera_last_error(), "splits_backward"), nullptr) << tessera_last_error();
+  }
+}
+
 const Mesh kTwo{.pipeline = 2}, kSharded{.shard = 2};
 
 // What units keep is there in backward (chain_has_saved), wherever it waited and whoever made it again; the

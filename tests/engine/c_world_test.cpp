@@ -41,7 +41,7 @@ tessera_status run_ranks(int ranks, const Body& body) {
 tessera_status make_engine(tessera_world* world, tessera_engine** engine) {
   const std::int64_t five = 5;
   const tessera_parameter weight{"weight", &five, 1, TESSERA_FP32, 0, 0, nullptr, nullptr, 0};
-  const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0};
+  const tessera_unit unit{"unit", &weight, 1, 0, 0, 0, 0, 0, 0};
   tessera_options options;
   TRY(tessera_options_init(&options, sizeof options));
   return tessera_engine_create(world, &unit, 1, &options, engine);

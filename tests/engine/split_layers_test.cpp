@@ -46,8 +46,9 @@ TEST(SplitLayers, NoStrategyChangesABit) {
   const MlpResult expected = run_mlp({.mesh = {.tensor = 2}});
   const Mesh split{.shard = 2, .tensor = 2}, piped{.pipeline = 3, .tensor = 2},
       all{.pipeline = 2, .shard = 2, .tensor = 2};
-  Pipeline gpipe;
+  Pipeline gpipe, zero_bubble;
   gpipe.schedule = PipelineSchedule::gpipe;
+  zero_bubble.schedule = PipelineSchedule::zb_h1;
   for (const MlpRun& run : std::vector<MlpRun>{
            {.mesh = split, .stage = 3, .recompute = Recompute::full},
            {.mesh = split, .stage = 3, .strict_order = true},
@@ -55,10 +56,56 @@ TEST(SplitLayers, NoStrategyChangesABit) {
            {.mesh = piped, .stage = 1},
            {.mesh = piped, .recompute = Recompute::full, .strict_order = true},
            {.mesh = all, .stage = 3},
-           {.mesh = all, .stage = 3, .pipeline = gpipe}}) {
+           {.mesh = all, .stage = 3, .pipeline = gpipe},
+           {.mesh = piped, .splits_backward = true},
+           {.mesh = piped, .stage = 1, .pipeline = zero_bubble, .splits_backward = true},
+           {.mesh = all,
+           .stage = 3,
+           .pipeline = zero_bubble,
+           .splits_backward = true,
+           .recompute = Recompute::full}}) {
     SCOPED_TRACE(to_string(run));
     expect_same_bits(run_mlp(run), expected);
   }
+}
+
+// Weight gradients run as uses of their own, and only there; backward then has none.
+TEST(SplitLayers, ASplitBackwardHasUsesOfItsOwn) {
+  MlpRun run{.mesh = {.pipeline = 3}, .splits_backward = true};
+  run.pipeline.schedule = PipelineSchedule::zb_h1;
+  run_local(3, kBlocking, [&](Communicator world) {
+    Engine engine(world, mlp_units(), mlp_options(run));
+    engine.initialize(mlp_fill);
+    begin_mlp(engine);
+    int apart = 0;
+    for (const Instruction& use : engine.running().instructions) {
+      if (use.op != Opcode::use) continue;
+      const bool last = use.unit == kMlpUnits - 1;
+      UnitLease lease = engine.use(use.unit, use.pass);
+      apart += use.pass == Pass::weight_gradient;
+      EXPECT_EQ(lease.writes_gradients(), use.pass == (last ? Pass::backward : Pass::weight_gradient));
+      if (use.pass == Pass::backward && !last) {
+        expect_words(refusal([&] { lease.gradient(use.unit * kMlpParameters); }),
+                     {"part 'backward' of unit", "does not write the gradient of"});
+      }
+      if (use.pass == Pass::weight_gradient) {
+        expect_words(refusal([&] { lease.parameter(use.unit * kMlpParameters); }),
+                     {"parameters are not gathered for weight gradients"});
+      }
+      lease.end();
+    }
+    EXPECT_EQ(apart, world.rank() == 2 ? 0 : kMlpMicrobatches);
+    engine.abandon();
+  });
+}
+
+TEST(SplitLayers, AScheduleThatSplitsNeedsAUnitThatCan) {
+  MlpRun run{.mesh = {.pipeline = 3}};
+  run.pipeline.schedule = PipelineSchedule::zb_h1;
+  run_local(3, kBlocking, [&](Communicator world) {
+    expect_words(refusal([&] { Engine(world, mlp_units(), mlp_options(run)); }),
+                 {"pipeline.schedule zb_h1", "splits_backward"});
+  });
 }
 
 // An element that is not exchanged is found in the weights, whichever call it belongs to.
@@ -373,13 +420,15 @@ TEST(TensorGroupFaults, ARankThatThrowsEndsTheOthersAtOnce) {
   for (const int rank : {0, 2, 3}) expect_blames(fates[rank], 1);
 }
 
-// Rank 0 waits for rank 1, and rank 2 for rank 0, whose deadline comes first: it does not blame a rank that
-// waits.
+// Rank 2 waits for rank 0, then rank 0 for rank 1. The first deadline is that of rank 2, which does not blame
+// a rank that waits.
 TEST(TensorGroupFaults, ARankThatStallsIsNamedWithinTheDeadline) {
-  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup&) {
-    if (rank == 0) std::this_thread::sleep_for(kGrace / 2);
+  const IdVector<Fate> fates = fates_in_a_lease([](int rank, TensorGroup& ranks) {
+    std::vector<float> memory(64);
+    if (rank == 3) ranks.all_reduce(memory.data(), 64);  // so that rank 2 goes on
+    if (rank == 0 || rank == 3) std::this_thread::sleep_for(kGrace / 2);
     if (rank == 1) std::this_thread::sleep_for(kDeadline + 2 * kGrace);
-    return true;
+    return rank != 3;
   });
   for (const int rank : {0, 2, 3}) {
     const Fate& fate = fates[rank];

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/engine.h"
@@ -32,6 +33,7 @@ struct MlpRun {
   Mesh mesh = {};
   int stage = 0;
   Pipeline pipeline = {};
+  bool splits_backward = false;
   Recompute recompute = Recompute::none;
   Offload offload = {};
   bool strict_order = false;
@@ -101,7 +103,8 @@ inline EngineOptions mlp_options(const MlpRun& run) {
                            UnitActivations{.output_bytes = 4 * kMlpNumel,
                                            .saved_bytes = 4 * kMlpRows * kMlpHidden / run.mesh.tensor,
                                            .workspace_bytes = 3 * 4 * kMlpNumel,
-                                           .reads_batch = false});
+                                           .reads_batch = false,
+                                           .splits_backward = run.splits_backward});
   activations.units.back().output_bytes = 0;
   const Rounds rounds = Rounds::of(kMlpMicrobatches, run.mesh);
   options.programs = {{.kind = StepKind::train,
@@ -154,7 +157,7 @@ class MlpTrainer {
     for (const Instruction& use : engine_.running().instructions) {
       if (use.op != Opcode::use) continue;
       UnitLease lease = engine_.use(use.unit, use.pass);
-      if (use.pass == Pass::backward)
+      if (is_of_backward(use.pass))
         backward(lease);
       else
         forward(lease);
@@ -272,43 +275,59 @@ class MlpTrainer {
     engine_.add_loss(static_cast<const LossTotal*>(there));
   }
 
+  // What weight gradients are made of, without parameters: the scaled hidden layer, the gradient of what goes
+  // into the activation function, and that of the scale.
+  struct Made {
+    Matrix hidden, gradient, scale;
+  };
+
   void backward(const UnitLease& lease) {
     const Matrix dy = lease.unit() == kMlpUnits - 1
                           ? ends_.at(lease.microbatch())
                           : from_device(lease.address(Role::output_gradient), kMlpNumel);
-    const Matrix x = input(lease), up = parameter(lease, kUp), down = parameter(lease, kDown);
-    const std::int64_t columns = std::ssize(up) / kMlpWidth;
-    const Matrix saved = from_device(lease.value(UnitGraph::kSaved), kMlpRows * columns);
+    Made& made = made_[{lease.unit(), lease.microbatch()}];
+    if (lease.pass() == Pass::backward) make(lease, dy, made);
+    if (lease.writes_gradients()) write_gradients(lease, dy, made);
+    if (lease.pass() == Pass::weight_gradient || lease.unit() == 0) return;
+    const Matrix up = parameter(lease, kUp);
+    const Matrix terms = times(made.gradient, up, std::ssize(up) / kMlpWidth);
+    const Matrix dx = sum(lease, terms, Dropped::backward_sum, [&](std::int64_t row, float* values) {
+      for (std::int64_t k = 0; k < kMlpWidth; ++k) values[k] += dy[row * kMlpWidth + k];
+    });
+    to_device(lease.address(Role::input_gradient), dx);
+  }
+
+  void make(const UnitLease& lease, const Matrix& dy, Made& made) {
+    const Matrix down = parameter(lease, kDown);
+    const Matrix saved = from_device(lease.value(UnitGraph::kSaved), kMlpRows * std::ssize(down) / kMlpWidth);
     const float scale = parameter(lease, kScale)[0];
-    Matrix hidden = saved;
-    for (float& value : hidden) value *= scale;
-    add_gradient(lease, kDown, transposed_times(dy, hidden, kMlpRows));
-    Matrix down_bias(static_cast<int>(kMlpWidth)), up_bias(static_cast<std::size_t>(columns)), d_scale(1);
+    made = {.hidden = saved, .gradient = times(dy, down, kMlpWidth), .scale = {0.0f}};
+    for (std::int64_t k = 0; k < std::ssize(saved); ++k) {
+      made.hidden[k] *= scale;
+      made.scale[0] += made.gradient[k] * saved[k];
+      made.gradient[k] *= scale * (1 - saved[k] * saved[k]);
+    }
+  }
+
+  void write_gradients(const UnitLease& lease, const Matrix& dy, const Made& made) {
+    const std::int64_t columns = std::ssize(made.gradient) / kMlpRows;
+    Matrix down_bias(static_cast<int>(kMlpWidth)), up_bias(static_cast<int>(columns));
     const bool by_rows = sums_by_rows(lease.unit());
     const std::int64_t begin = by_rows ? first_row(lease) : 0, rows = by_rows ? own_rows(lease) : kMlpRows;
     for (std::int64_t k = begin * kMlpWidth; k < (begin + rows) * kMlpWidth; ++k)
       down_bias[k % kMlpWidth] += dy[k];
-    add_gradient(lease, kDownBias, down_bias);
-    Matrix dh = times(dy, down, kMlpWidth);
-    for (std::int64_t k = 0; k < std::ssize(dh); ++k) {
-      d_scale[0] += dh[k] * saved[k];
-      dh[k] *= scale * (1 - saved[k] * saved[k]);
-      up_bias[k % columns] += dh[k];
-    }
-    add_gradient(lease, kScale, d_scale);
+    for (std::int64_t k = 0; k < std::ssize(made.gradient); ++k) up_bias[k % columns] += made.gradient[k];
+    add_gradient(lease, kUp, transposed_times(made.gradient, input(lease), kMlpRows));
     add_gradient(lease, kUpBias, up_bias);
-    add_gradient(lease, kUp, transposed_times(dh, x, kMlpRows));
-    if (lease.unit() == 0) return;
-    const Matrix dx =
-        sum(lease, times(dh, up, columns), Dropped::backward_sum, [&](std::int64_t row, float* values) {
-          for (std::int64_t k = 0; k < kMlpWidth; ++k) values[k] += dy[row * kMlpWidth + k];
-        });
-    to_device(lease.address(Role::input_gradient), dx);
+    add_gradient(lease, kScale, made.scale);
+    add_gradient(lease, kDown, transposed_times(dy, made.hidden, kMlpRows));
+    add_gradient(lease, kDownBias, down_bias);
   }
 
   Engine& engine_;
   const Dropped dropped_;
   std::map<int, Matrix> ends_;
+  std::map<std::pair<UnitId, int>, Made> made_;  // by unit and microbatch
 };
 
 // Masters and momenta of whole parameters. Collective.

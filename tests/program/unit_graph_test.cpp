@@ -203,8 +203,22 @@ TEST(UnitGraph, APartForWeightGradientsTakesThemFromAnother) {
   EXPECT_EQ(split.parts[9].gradients, std::vector<int>{});
   EXPECT_EQ(names_in(split, Pass::weight_gradient, Recompute::none),
             (Names{"down parameters", "up parameters", "norm parameters"}));
-  graph.parts.back().gradients.reset();
+  graph.parts.back().writes = {kNormGradient};
   EXPECT_THROW(graph.check("u"), UsageError);
+}
+
+// One that names no gradients takes all of them.
+TEST(UnitGraph, AUnitOfOnePartCanSplitItsBackward) {
+  const UnitGraph whole = UnitActivations{.output_bytes = 8, .saved_bytes = 8};
+  EXPECT_FALSE(split_backward(whole).is_split);
+  const UnitGraph graph = UnitActivations{.output_bytes = 8, .saved_bytes = 8, .splits_backward = true};
+  EXPECT_NO_THROW(graph.check("u"));
+  EXPECT_EQ(names_in(graph, Pass::weight_gradient, Recompute::none), Names{});
+  EXPECT_TRUE(graph.parts[UnitGraph::kBackward].writes_gradient(0));
+  const UnitGraph split = split_backward(graph);
+  EXPECT_EQ(names_in(split, Pass::weight_gradient, Recompute::none), Names{"weight gradient"});
+  EXPECT_FALSE(split.parts[UnitGraph::kBackward].writes_gradient(0));
+  EXPECT_TRUE(split.parts[UnitGraph::kWeightGradient].writes_gradient(0));
 }
 
 TEST(UnitGraph, ExchangesOfBackwardAreThereForWeightGradients) {
