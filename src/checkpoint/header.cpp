@@ -17,8 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-// 1 had a loss scaler of every run, and no tokens. 3 is of several tensor ranks: it has cuts, and checksums
-// of blocks. What one tensor rank stores is still 2. 4 has parameters that are cut into blocks (Cut::blocks).
+// 1 had a loss scaler of every run, and no tokens. 2 is what one tensor rank stores. 3 is of several: it has
+// cuts, and checksums of blocks. 4 is of one or several, of parameters that are cut into blocks
+// (Cut::blocks).
 constexpr int kVersion = 4, kCutVersion = 3, kUncutVersion = 2;
 constexpr std::uint64_t kMagic = 0x314152455353'4554;  // "TESSERA1", little-endian
 constexpr std::int64_t kPrefixBytes = 32;

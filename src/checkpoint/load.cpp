@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace checkpoint;
 
-// The stored buffers that are being read: one of each flat and tensor rank that stored it, as runs of it are
-// ascending.
+// The stored buffers that are being read: one of each flat and tensor rank that stored it, as runs of it
+// mostly ascend.
 class OpenBuffers {
  public:
   template <class Use>

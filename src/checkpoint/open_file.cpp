@@ -33,31 +33,51 @@ void check_belongs(const OpenFile& file, int rank, const Header& first) {
                     path, header.contents, first.contents));
 }
 
-BufferReader::BufferReader(const FileReader& file, const StoredBuffer& stored)
-    : file_(file),
-      stored_(stored),
-      memory_(static_cast<std::size_t>(std::min(kChecksumBytes, stored.bytes))) {}
+namespace {
+
+constexpr std::size_t kMostKept = 16;  // where parts alternate between places; else one
+
+}  // namespace
+
+BufferReader::Kept& BufferReader::room() {
+  if (kept_.empty() || (alternates_ && kept_.size() < kMostKept)) return kept_.emplace_back();
+  return *std::ranges::min_element(kept_, {}, &Kept::used);
+}
 
 std::span<const std::byte> BufferReader::load(std::int64_t block) {
+  const auto known = std::ranges::find(kept_, block, &Kept::block);
+  if (known != kept_.end()) {
+    known->used = ++uses_;
+    return known->bytes;
+  }
+  Kept& kept = room();
   const std::int64_t begin = block * kChecksumBytes;
-  const auto bytes =
-      std::span(memory_).first(static_cast<std::size_t>(std::min(kChecksumBytes, stored_.bytes - begin)));
-  if (block == block_) return bytes;
-  file_.read(stored_.offset + begin, bytes);
-  block_ = block;
-  if (stored_.blocks.empty())
-    checksum_.add(bytes);
-  else
-    check(checksum_of(bytes), stored_.blocks[static_cast<std::size_t>(block)]);
-  return bytes;
+  kept.block = -1;
+  kept.used = ++uses_;
+  kept.bytes.resize(static_cast<std::size_t>(std::min(kChecksumBytes, stored_.bytes - begin)));
+  file_.read(stored_.offset + begin, kept.bytes);
+  if (!stored_.blocks.empty()) {
+    check(checksum_of(kept.bytes), stored_.blocks[static_cast<std::size_t>(block)]);
+  } else if (block == checked_) {
+    checksum_.add(kept.bytes);
+    ++checked_;
+  }
+  kept.block = block;
+  return kept.bytes;
 }
 
 void BufferReader::read(std::int64_t begin, std::int64_t end,
                         const std::function<void(std::span<const std::byte> piece)>& use) {
   while (begin < end) {
     const std::int64_t block = begin / kChecksumBytes, from = begin - block * kChecksumBytes;
-    if (stored_.blocks.empty())  // whose checksum is of all bytes in their order
-      while (block_ + 1 < block) load(block_ + 1);
+    const bool known = std::ranges::find(kept_, block, &Kept::block) != kept_.end();
+    const bool behind = !known && block < furthest_;
+    alternates_ |= behind;
+    furthest_ = std::max(furthest_, block);
+    if (stored_.blocks.empty()) {  // whose checksum is of all bytes in their order
+      if (behind) finish();
+      while (checked_ < block) load(checked_);
+    }
     const std::int64_t bytes = std::min(end - begin, kChecksumBytes - from);
     use(load(block).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(bytes)));
     begin += bytes;
@@ -66,7 +86,7 @@ void BufferReader::read(std::int64_t begin, std::int64_t end,
 
 void BufferReader::finish() {
   if (!stored_.blocks.empty()) return;
-  while (block_ + 1 < blocks_in(stored_.bytes)) load(block_ + 1);
+  while (checked_ < blocks_in(stored_.bytes)) load(checked_);
   check(checksum_.value(), stored_.checksum);
 }
 

@@ -45,7 +45,7 @@ Header describe(const Engine& engine) {
                                    .dtype = std::string(tessera::name_of(p.dtype)),
                                    .trainable = p.trainable,
                                    .tied_to = p.tied_to});
-      if (layout.tensor() == 1) continue;
+      if (layout.tensor() == 1 && p.cut.blocks == 1) continue;  // it has the parameter as it is
       stored.parameters.back().cut = p.cut;
       stored.parameters.back().gradient = p.gradient;
     }

@@ -39,9 +39,9 @@ class StoredStates {
 
   const Header& header() const { return files_.at(0).header; }
   // Calls visit(run) for the elements [begin, end) of a flat of this rank, ascending. Together the runs cover
-  // all elements that belong to parameters, and of a flat that was stored as it is here all that was. Of what
-  // one tensor rank stored of one flat, they are ascending in what is stored, too. Reads the headers of their
-  // files. Throws EnvironmentError naming what is missing or damaged.
+  // all elements that belong to parameters, and of a flat that was stored as it is here all that was. Without
+  // blocks (Cut::blocks), what one tensor rank stored of one flat is ascending in what is stored, too. Reads
+  // the headers of their files. Throws EnvironmentError naming what is missing or damaged.
   void each(FlatId flat, StateKind state, std::int64_t begin, std::int64_t end,
             const std::function<void(const StoredRun& run)>& visit);
 
