@@ -13,7 +13,7 @@ namespace tessera {
 
 // Along which dim a parameter is cut over an axis of the mesh, before shards are made of what each rank then
 // has. The k-th of t ranks has the k-th of t equal parts of each segment, one behind the other. On one rank
-// along the axis the parameter is whole. This version cuts over Axis::tensor only.
+// along the axis, and without blocks, the parameter is whole. This version cuts over Axis::tensor only.
 //
 //   segments [4, 2] of dim 6, two ranks:  | 0 1 2 3 | 4 5 |  ->  rank 0: | 0 1 | 4 |   rank 1: | 2 3 | 5 |
 //   dim 5, padded, two ranks:             | 0 1 2 3 4 |      ->  rank 0: | 0 1 2 |     rank 1: | 3 4 – |
@@ -26,9 +26,8 @@ struct Cut {
   // The ranks need not divide the dim, which is one segment: each has its length divided by the ranks,
   // rounded up. Places behind the dim's end are padding, which belongs to no element and is always 0.
   bool padded = false;
-  // With several, a multiple of the ranks: the dim is cut as over so many ranks, however many there are, and
-  // each rank has consecutive ones of these shares, one whole share behind the other. Each is a block, which
-  // lies in a row of memory for whoever computes it apart.
+  // A multiple of the ranks, or 1. With several, the dim is cut as over that many ranks. A rank has
+  // consecutive ones of these shares, the blocks, one behind the other in memory.
   //
   //   dim 6, 3 blocks, one rank, of a matrix of 2 rows:  | 00 01 10 11 | 02 03 12 13 | 04 05 14 15 |
   int blocks = 1;

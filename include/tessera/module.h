@@ -36,7 +36,8 @@ struct Initial {
   double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
 };
 
-// The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned.
+// The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned. On the
+// CPU those of a block (with_tensor_blocks()) may be aligned to their elements only.
 struct ModuleContext {
   Pass pass = Pass::forward;
   StepKind kind = StepKind::train;
@@ -144,10 +145,10 @@ struct Model {
 
 // The same model, which computes the same bits on any number of tensor ranks that divides `blocks`: each rank
 // does, one after the other, what blocks / ranks of so many ranks would do, and sums over blocks are balanced
-// trees. 1 changes nothing. Blocks are a power of two that the model's layers can be cut into. They cost
-// time, as products are smaller, and memory for what each block makes of a sum. Throws UsageError for another
-// number, for a model that has blocks, and, naming it, for a parameter of which a block has no multiple of 64
-// elements.
+// trees. That needs exact reductions (Strategy::reduction). 1 changes nothing. Blocks are a power of two that
+// the model's layers can be cut into. They cost time, as products are smaller, and memory for what each block
+// makes of a sum. Throws UsageError for another number, for a model that has blocks, and, naming it, for a
+// parameter of which a block has no multiple of 64 elements.
 Model with_tensor_blocks(Model model, int blocks);
 
 }  // namespace tessera

@@ -261,6 +261,11 @@ void check_tensor_blocks(const Config& config) {
           fmt::format("numerics.tensor_blocks is {} and mesh.tensor {}: each rank has as many blocks; make "
                       "numerics.tensor_blocks a multiple of mesh.tensor, which must then be a power of two",
                       blocks, ranks));
+  require(
+      blocks == 1 || config.strategy.reduction == "exact",
+      fmt::format("numerics.tensor_blocks is {} and strategy.reduction is \"{}\", which has no order; set "
+                  "strategy.reduction = \"exact\"",
+                  blocks, config.strategy.reduction));
 }
 
 void check_numerics(const Config& config) {

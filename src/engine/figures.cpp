@@ -33,7 +33,7 @@ void add_scaling(Figures& figures, const std::optional<LossScaleOptions>& scalin
 
 namespace {
 
-// Nothing with one tensor rank, where cuts do nothing.
+// Nothing with one tensor rank, where cuts without blocks do nothing.
 std::string over_tensor_ranks(const Layout& layout, const ParameterSpec& parameter) {
   if (parameter.cut.blocks > 1) return fmt::format(", cut along {}", to_string(parameter.cut));
   if (layout.tensor() == 1) return {};

@@ -25,7 +25,10 @@ std::int64_t part_of(std::string_view model, std::string_view what, std::int64_t
 }
 
 std::string words_of_ranks(const Target& target) {
-  return target.tensor == 1 ? "" : fmt::format(", on {} tensor ranks", target.tensor);
+  if (target.tensor == 1) return "";
+  // Up to three parts have one order, whether they are added as a chain or as a tree.
+  return fmt::format(", on {} tensor ranks{}", target.tensor,
+                     target.tensor > 3 ? ", which are added as a tree" : "");
 }
 
 std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share) {

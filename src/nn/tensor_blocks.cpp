@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "kernels/casts.h"
@@ -52,6 +53,8 @@ BlockedGraph::BlockedGraph(const UnitGraph& inner, const std::vector<ParameterSp
     : inner_(inner), parameters_(parameters), blocks_(blocks), ranks_(ranks) {
   graph_.output_bytes = inner.output_bytes * own();
   graph_.keeps_more = inner.keeps_more;
+  inner.check("a tensor block", blocks);
+  check_aliases();
   place_values();
   place_gradients();
   place_parts();
@@ -63,16 +66,28 @@ ValueId BlockedGraph::add(ValueSpec value) {
   return graph_.values.count() - 1;
 }
 
+// Which inner values' blocks must follow each other without a gap: those that an exchange takes, or that lie
+// in the memory of one. The others begin at aligned places.
+IdVector<bool> BlockedGraph::in_a_row() const {
+  IdVector<bool> result(inner_.values.count(), false);
+  for (const ValueSpec& value : inner_.values)
+    if (value.exchanged >= 0) result[inner_.root(value.exchanged)] = true;
+  return result;
+}
+
 void BlockedGraph::place_values() {
   lies_.resize(inner_.values.size());
   sums_ = IdVector<ValueId>(inner_.values.count(), kNoValue);
+  const IdVector<bool> rows = in_a_row();
   const auto lies = [&](ValueId id) { return id < 0 ? id : lies_[id].in; };
   for (ValueId id = 0; id < inner_.values.count(); ++id) {
     ValueSpec value = inner_.values[id];
     const ValueId of = value.exchanged;
     if (of >= 0 && own() > 1 && inner_.values[of].held == Held::split &&
         lies_[of].stride != inner_.values[of].bytes)
-      throw Error(fmt::format("value '{}' of a block is exchanged, and over a larger one", value.name));
+      throw UsageError(
+          fmt::format("value '{}' of a block is exchanged, and shares memory with one of other size",
+                      inner_.values[of].name));
     if (of != kNoValue && value.held == Held::copied) {
       // Alone, a rank has all parts, one behind the other.
       value.exchanged = lies(of);
@@ -86,15 +101,41 @@ void BlockedGraph::place_values() {
       lies_[id].in = add(std::move(value));
     } else {
       const bool sums = value.held == Held::partial && (own() > 1 || value.type != DType::fp32);
-      lies_[id].stride = inner_.values[inner_.root(id)].bytes;
+      const ValueId root = inner_.root(id);
+      const std::int64_t bytes = inner_.values[root].bytes;
+      lies_[id].stride = rows[root] ? bytes : round_up(bytes, kAlignmentBytes);
       if (value.bytes > 0) value.bytes += (own() - 1) * lies_[id].stride;
       if (value.over != kNoValue) value.over = lies(value.over);
       ValueSpec sum = {.name = value.name + ".own",
                        .bytes = inner_.values[id].bytes / bytes_of(value.type) * bytes_of(DType::fp32),
+                       .keep = value.keep,
                        .held = ranks_ > 1 ? Held::partial : Held::copied};
       if (sums) value.held = Held::split;
       lies_[id].in = add(std::move(value));
       if (sums) sums_[id] = add(std::move(sum));
+    }
+  }
+}
+
+// Several ranks read a copy that an exchange has made of a value, in each pass anew; a rank alone reads the
+// value itself.
+void BlockedGraph::check_aliases() const {
+  if (ranks_ > 1) return;
+  for (ValueId id = 0; id < inner_.values.count(); ++id) {
+    const ValueId of = inner_.values[id].exchanged;
+    if (of < 0 || inner_.values[id].held != Held::copied) continue;
+    for (const bool backward : {false, true}) {
+      bool read = false, changed = false;
+      for (const PartSpec& part : inner_.parts) {
+        if (is_of_backward(part.pass) != backward) continue;
+        if (changed && part.reads_value(id))
+          throw UsageError(
+              fmt::format("a part changes value '{}' before part '{}' reads what was gathered of it; tensor "
+                          "blocks on one rank need it as it was",
+                          inner_.values[of].name, part.name));
+        read |= part.reads_value(id);
+        changed |= read && part.writes_value(of);
+      }
     }
   }
 }
@@ -109,9 +150,11 @@ void BlockedGraph::place_gradients() {
     };
     const auto first = std::ranges::find_if(inner_.parts, writes);
     if (first == inner_.parts.end()) continue;
-    const std::int64_t numel = numel_of(parameter.shape), bytes = numel * bytes_of(parameter.dtype);
+    const std::int64_t numel = numel_of(parameter.shape);
+    const std::int64_t bytes = round_up(numel * bytes_of(parameter.dtype), kAlignmentBytes);
     Parts& of = gradients_[place];
     of = {.numel = numel,
+          .stride = bytes,
           .type = parameter.dtype,
           .first_part = static_cast<int>(first - inner_.parts.begin())};
     of.parts = add({.name = parameter.name + ".gradient.parts", .bytes = own() * bytes, .held = Held::split});
@@ -164,6 +207,10 @@ void BlockedGraph::place_parts() {
     }
     graph_.parts.push_back(std::move(part));
     steps_.push_back({.kind = Step::Kind::part, .part = id});
+    std::vector<ValueId>& aliases = aliases_.emplace_back();
+    for (const ValueId read : inner.reads)
+      if (ranks_ == 1 && read >= 0 && inner_.values[read].exchanged != kNoValue)
+        aliases.push_back(lies_[read].in);
     for (const ValueId value : inner.writes) {
       if (value < 0 || sums_[value] == kNoValue) continue;
       if (id != last_that(inner.pass, [&](const PartSpec& of) { return of.writes_value(value); })) continue;
@@ -182,7 +229,9 @@ void BlockedGraph::place_parts() {
                         .from = lies_[value].in,
                         .to = sums_[value],
                         .numel = numel,
+                        .stride = lies_[value].stride,
                         .type = of.type});
+      aliases_.emplace_back();
     }
     if (added.empty()) continue;
     PartSpec sum = {.name = inner.name + " sums", .pass = inner.pass, .gradients = added};
@@ -194,6 +243,7 @@ void BlockedGraph::place_parts() {
     }
     graph_.parts.push_back(std::move(sum));
     steps_.push_back({.kind = Step::Kind::gradients, .part = id});
+    aliases_.emplace_back();
   }
 }
 
@@ -204,9 +254,12 @@ void BlockedGraph::keep_what_is_read() {
     const ValueId below = graph_.values[id].over;
     if (below == kNoValue) continue;
     bool gone = false, read = false;
-    for (const PartSpec& part : graph_.parts) {
-      read |= gone && part.reads_value(below);
-      gone |= part.writes_value(id);
+    for (int part = 0; part < graph_.parts.count(); ++part) {
+      const PartSpec& of = graph_.parts[part];
+      read |= gone && of.reads_value(below);
+      gone |= of.writes_value(id);
+      // Its first block would write over what its second reads.
+      read |= of.writes_value(id) && std::ranges::find(aliases_[part], below) != aliases_[part].end();
     }
     if (read) graph_.values[id].over = kNoValue;
   }
@@ -281,7 +334,7 @@ void BlockedModule::check_aligned(const Plan& plan) const {
   };
   for (std::size_t place = 0; place < parameters_.size(); ++place)
     check(parameters_[place].name, block_bytes_[place]);
-  for (ValueId value = 0; value < plan.graph.inner_values(); ++value)
+  for (ValueId value = 0; value < plan.graph.inner_values(); ++value)  // those that exchanges take
     check(plan.of_block.activations.values[value].name, plan.graph.lies(value).stride);
   check("output", plan.of_block.activations.output_bytes);
 }
@@ -304,10 +357,10 @@ void BlockedModule::run(int part, const ModuleContext& context) {
     case BlockedGraph::Step::Kind::part:
       return run_blocks(*plan, step.part, context);
     case BlockedGraph::Step::Kind::sum:
-      return kernels::balanced_sum(
-          compute_context(context), step.numel, step.type,
-          row_of(context.value(step.from), plan->own, step.numel * bytes_of(step.type)),
-          static_cast<float*>(context.value(step.to)), static_cast<float*>(context.workspace));
+      return kernels::balanced_sum(compute_context(context), step.numel, step.type,
+                                   row_of(context.value(step.from), plan->own, step.stride),
+                                   static_cast<float*>(context.value(step.to)),
+                                   static_cast<float*>(context.workspace));
     case BlockedGraph::Step::Kind::gradients:
       return add_gradients(*plan, part, context);
   }
@@ -331,7 +384,7 @@ void BlockedModule::run_blocks(const Plan& plan, int part, const ModuleContext& 
       parameters[place] = moved(context.parameters[place], offset);
       const BlockedGraph::Parts& parts = plan.graph.gradients()[place];
       if (parts.numel > 0) {
-        gradients[place] = moved(context.value(parts.parts), own * parts.numel * bytes_of(parts.type));
+        gradients[place] = moved(context.value(parts.parts), own * parts.stride);
         betas[place] = part == parts.first_part ? 0.0f : 1.0f;
       } else {
         // All blocks make the same gradient of a parameter that is not cut.
@@ -361,8 +414,7 @@ void BlockedModule::add_gradients(const Plan& plan, int part, const ModuleContex
     const BlockedGraph::Parts& parts = plan.graph.gradients()[place];
     auto* const sum = static_cast<float*>(context.workspace);
     kernels::balanced_sum(compute, parts.numel, parts.type,
-                          row_of(context.value(parts.all), blocks_, parts.numel * bytes_of(parts.type)), sum,
-                          sum + parts.numel);
+                          row_of(context.value(parts.all), blocks_, parts.stride), sum, sum + parts.numel);
     if (context.betas[static_cast<std::size_t>(place)] != 0.0f)
       kernels::accumulate(compute, parts.numel, parts.type, gradient, 1.0f, sum);
     kernels::cast(compute, parts.numel, DType::fp32, sum, parts.type, gradient);

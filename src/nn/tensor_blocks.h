@@ -34,10 +34,12 @@ class BlockedGraph {
       gradients  // adds the blocks' parts of gradients
     };
     Kind kind = Kind::part;
-    int part = -1;  // of the inner graph; of `gradients` the one that makes the parts
-    ValueId from = kNoValue, to = kNoValue;  // of `sum`
-    std::int64_t numel = 0;                  // of `sum`
-    DType type = DType::fp32;                // of the elements of `from`
+    int part = -1;  // of the inner graph: the one that runs, or whose results are added
+    // A sum adds what the rank's blocks have of `from`.
+    ValueId from = kNoValue, to = kNoValue;
+    std::int64_t numel = 0;
+    std::int64_t stride = 0;  // bytes from one block's to the next
+    DType type = DType::fp32;
   };
   // Where a block's part of an inner value lies.
   struct Lies {
@@ -48,6 +50,7 @@ class BlockedGraph {
   struct Parts {
     ValueId parts = kNoValue, all = kNoValue;  // this rank's blocks', and those of all ranks
     std::int64_t numel = 0;                    // of the parameter
+    std::int64_t stride = 0;                   // bytes from one block's to the next
     DType type = DType::fp32;
     int first_part = -1;  // of the inner graph, that writes it; later ones add
   };
@@ -60,6 +63,8 @@ class BlockedGraph {
   const IdVector<Parts>& gradients() const { return gradients_; }
 
  private:
+  void check_aliases() const;
+  IdVector<bool> in_a_row() const;
   void place_values();
   void place_gradients();
   void place_parts();
@@ -73,7 +78,9 @@ class BlockedGraph {
   const int blocks_, ranks_;
   UnitGraph graph_;
   IdVector<Step> steps_;
-  IdVector<Lies> lies_;        // by inner value
+  IdVector<Lies> lies_;  // by inner value
+  // By the rank's part: what it reads in place of what several ranks would have gathered of it.
+  IdVector<std::vector<ValueId>> aliases_;
   IdVector<ValueId> sums_;     // by inner value: of a partial one, what the sum of this rank's blocks is
   IdVector<Parts> gradients_;  // by parameter
 };

@@ -19,6 +19,11 @@ void check_batch(const Model& model, const TrainerOptions& options) {
   if (options.microbatches < 1 || options.evaluation_microbatches < 1)
     throw UsageError(fmt::format("microbatches is {} and evaluation_microbatches {}; both must be at least 1",
                                  options.microbatches, options.evaluation_microbatches));
+  if (model.tensor_blocks > 1 && options.engine.strategy.reduction == Reduction::native)
+    throw UsageError(
+        fmt::format("model '{}' has {} tensor blocks and strategy.reduction is native, whose sums have no "
+                    "order; use exact",
+                    model.name, model.tensor_blocks));
   if (options.generation && model.vocabulary == 0)
     throw UsageError(fmt::format("generation: model '{}' has no tokens to generate", model.name));
 }

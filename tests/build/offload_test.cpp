@@ -46,7 +46,7 @@ std::string name(const Offload& offload) {
 }
 
 TEST(OffloadPrograms, AreProvedOnEveryMesh) {
-  const int each = sampled_each(5);  // a prime: it meets every value of each axis
+  const int each = testing::sampled_each(5);  // a prime: it meets every value of each axis
   int proved = 0, index = 0;
   for (const Mesh& mesh : testing::small_meshes()) {
     if (kSanitized && mesh.world() > 4) continue;

@@ -287,6 +287,8 @@ TEST(Config, ValuesThatDoNotGoTogether) {
        {"run.microbatches_per_step is 1, no multiple of the 2 ranks", "strategy.reduction = \"exact\""}},
       {{"numerics.tensor_blocks=3"}, {"numerics.tensor_blocks is 3; it must be a power of two"}},
       {{"numerics.tensor_blocks=2", "mesh.tensor=4"}, {"numerics.tensor_blocks is 2 and mesh.tensor 4"}},
+      {{"numerics.tensor_blocks=2", "strategy.reduction=native", "run.device=cuda"},
+       {"numerics.tensor_blocks is 2 and strategy.reduction is \"native\""}},
       {{"mesh.tensor=0"}, {"mesh.tensor is 0"}},
       {{"strategy.stage=2", "strategy.resident_units=1"}, {"resident_units", "stage is 2"}},
       {{"strategy.resident_units=auto"}, {"resident_units", "run.device_memory"}},

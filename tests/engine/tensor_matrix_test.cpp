@@ -78,7 +78,7 @@ TEST_P(TensorMatrix, WithBlocksNoWidthChangesABit) {
   const bool fp32 = run.dtype == DType::fp32;
   EXPECT_NE(expected.losses.front(), expected.losses.back()) << "the reference run does not learn";
   EXPECT_LT(furthest(expected.losses, without.losses), fp32 ? 1e-6 : 2e-3);
-  EXPECT_LT(furthest(expected.norms, without.norms), fp32 ? 1e-5 : 5e-2);
+  EXPECT_LT(furthest(expected.norms, without.norms), fp32 ? 3e-5 : 5e-2);
   int variant = 0;
   for (const int ranks : {1, 2, 4})
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
@@ -89,12 +89,71 @@ TEST_P(TensorMatrix, WithBlocksNoWidthChangesABit) {
       other.prefetch = variant % 3;
       // As above.
       const bool one_part = other.family == Family::gpt2 || other.layers == 0;
-      other.pipeline = variant % 2 == 0 && !one_part ? 2 : 1;
-      if (other.pipeline > 1 && variant % 4 == 0) other.schedule.schedule = PipelineSchedule::zb_h1;
+      if (recompute != Recompute::none && !one_part) other.pipeline = 2;
+      if (recompute == Recompute::full && !one_part) other.schedule.schedule = PipelineSchedule::zb_h1;
       const RunResult result = run_training(other);
       EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
       EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
     }
+}
+
+// Each rank writes the logits of its blocks' rows of the vocabulary.
+TEST(TensorMatrix, WithBlocksNoWidthChangesALogit) {
+  RunConfig run = base(Family::llama, DType::fp32);
+  run.heads = 8;
+  run.tensor_blocks = 4;
+  std::vector<float> expected;
+  for (const int ranks : {1, 2, 4}) {
+    run.tensor = ranks;
+    const auto model = std::make_shared<const Model>(small_model(run));
+    TrainerOptions options = trainer_options(run);
+    options.generation = true;
+    std::vector<std::vector<float>> logits(static_cast<std::size_t>(ranks));
+    run_local(ranks, {}, [&](Communicator world) {
+      Trainer trainer(world, model, options);
+      logits[static_cast<std::size_t>(world.rank())] =
+          trainer.logits(std::vector<std::int32_t>{3, 1, 4, 1, 5});
+    });
+    if (expected.empty()) expected = logits[0];
+    ASSERT_EQ(static_cast<std::int64_t>(expected.size()), model->vocabulary);
+    for (const std::vector<float>& own : logits) EXPECT_EQ(own, expected) << ranks << " ranks";
+  }
+  EXPECT_NE(expected.front(), expected.back());
+}
+
+TEST(TensorMatrix, BlocksThatCannotBeAreRefused) {
+  const auto refusal = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  RunConfig run = base(Family::gpt2, DType::fp32);
+  const auto wrapped = [&](int blocks) {
+    return refusal([&] { with_tensor_blocks(small_model(run), blocks); });
+  };
+  EXPECT_EQ(wrapped(3), "tensor_blocks is 3; it must be a power of two, 1 for no blocks");
+  EXPECT_EQ(
+      wrapped(4),
+      "tensor_blocks is 4: a block of parameter 'block.0.attention.qkv.bias' has 24 elements; it must have "
+      "a multiple of 64, so that the gradients' norm is one sum on any number of ranks");
+  run.heads = 32;
+  run.tensor_blocks = 2;
+  EXPECT_EQ(wrapped(2), "model 'gpt2' has 2 tensor blocks already");
+  run.tensor = 4;
+  EXPECT_EQ(
+      refusal([&] { plan_trainer(small_model(run), trainer_options(run), 0); }),
+      "tensor_blocks is 2 and there are 4 tensor ranks: each has as many blocks, so make tensor_blocks a "
+      "multiple of the ranks");
+  run.tensor = 1;
+  TrainerOptions native = trainer_options(run);
+  native.engine.strategy.reduction = Reduction::native;
+  EXPECT_EQ(
+      refusal([&] { plan_trainer(small_model(run), native, 0); }),
+      "model 'gpt2' has 2 tensor blocks and strategy.reduction is native, whose sums have no order; use "
+      "exact");
 }
 
 // What a rank receives from the others along the axis in a microbatch, counted by hand.
@@ -230,6 +289,7 @@ RunConfig drawn_run(std::uint64_t seed) {
   RunConfig run =
       base(draws.chance(25) ? Family::mlp : Family::llama, draws.among<DType>({DType::fp32, DType::bf16}));
   if (run.family == Family::llama) run.kv_heads = draws.among<int>({1, 2, 4});
+  if (draws.chance(30)) run.tensor_blocks = 4, run.heads = run.family == Family::llama ? 8 : 32;
   run.steps = 3;
   run.layers = 3;
   run.microbatches = draws.pick(1, 4);
@@ -269,7 +329,9 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
     plain.kv_heads = run.kv_heads;
     plain.microbatches = run.microbatches;
     plain.reduce = run.reduce;
-    plain.tensor = run.tensor;
+    plain.heads = run.heads;
+    plain.tensor_blocks = run.tensor_blocks;
+    plain.tensor = run.tensor_blocks > 1 ? 1 : run.tensor;
     plain.replicate = run.replicate;
     plain.world = run.world;
     plain.strict_order = true;
