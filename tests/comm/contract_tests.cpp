@@ -72,7 +72,7 @@ TEST_P(CommunicatorContract, ABalancedReduceScatterIsATreeOverRanks) {
   run([](Communicator ranks) {
     const int n = ranks.world(), me = ranks.rank();
     for (const Contributors& contributors : {Contributors{}, {.first = n / 3, .count = (2 * n + 2) / 3}})
-      for (const std::int64_t numel : {0, 1, 17, 2500, 70'001})
+      for (const std::int64_t numel : {0, 1, 17, 4097})
         for (const DType wire : {DType::fp32, DType::bf16}) {
           const auto [first, count] = contributors.among(n);
           const bool gives = contributors.contains(me);

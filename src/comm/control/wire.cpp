@@ -13,6 +13,7 @@ namespace tessera::comm {
 WireCall::WireCall(const Call& from)
     : operation(from.operation),
       type(from.type),
+      balanced(from.balanced),
       root(from.root),
       contributors(from.contributors),
       count(from.count),
@@ -24,6 +25,7 @@ Call WireCall::local() const {
   Call call;
   call.operation = operation;
   call.type = type;
+  call.balanced = balanced;
   call.root = root;
   call.contributors = contributors;
   call.count = count;

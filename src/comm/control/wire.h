@@ -36,6 +36,7 @@ enum class FrameKind : std::uint32_t {
 struct WireCall {
   Operation operation = Operation::barrier;
   DType type = DType::fp32;
+  bool balanced = false;
   std::int32_t root = -1;
   Contributors contributors;
   std::int64_t count = 0;
@@ -48,7 +49,7 @@ struct WireCall {
 };
 
 struct FrameHeader {
-  static constexpr std::uint32_t kMagic = 0x7e55e7a4;  // another one whenever frames mean something else
+  static constexpr std::uint32_t kMagic = 0x7e55e7a5;  // another one whenever frames mean something else
 
   std::uint32_t magic = kMagic, header_bytes = sizeof(FrameHeader);
   FrameKind kind = FrameKind::hello;

@@ -15,9 +15,6 @@ case $("$launcher" --version 2>&1) in
     options="--allow-run-as-root --oversubscribe --bind-to none"
     leave="--enable-recovery --mca orte_abort_on_non_zero_status 0" ;;
   *)
-    # Where processes that play different hosts are on one machine, UCX copies straight from each other's memory, and
-    # aborts its own process if the other is gone. Between true hosts there is no such transport.
-    export UCX_TLS=^cma
     options=""
     leave="-disable-auto-cleanup" ;;
 esac
