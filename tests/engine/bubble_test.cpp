@@ -49,7 +49,7 @@ double shortest_step(const std::vector<UnitSpec>& units, const EngineOptions& op
 
 // 1 − the passes' time over that of the shortest step.
 double measured_bubble(const Pipeline& pipeline) {
-  const std::chrono::microseconds pass(16'000 / pipeline.chunks);  // forward; backward is two
+  const std::chrono::microseconds pass(16'000);  // a chunk's forward; backward is two
   EngineOptions options = pipeline_options({.pipeline = kRanks}, kRanks * pipeline.chunks, kMicrobatches);
   options.strategy.pipeline = pipeline;
   const double span = shortest_step(chain(kRanks * pipeline.chunks), options, [&](Engine& engine, int step) {
