@@ -57,13 +57,15 @@ MpiMessageGroup::~MpiMessageGroup() {
     world()->wire().give_back_tags(key());
 }
 
-void MpiMessageGroup::check(int status, const char* call) const {
-  try {
-    check_mpi(status, call);
-  } catch (const EnvironmentError& error) {
-    world()->fail(world()->rank(), error.what());
-    throw;
-  }
+void MpiMessageGroup::check(int status, const char* call, int peer) {
+  if (status == MPI_SUCCESS) return;
+  SharedWorld& shared = world()->shared();
+  for (device::Patience patience(kGrace); !shared.failed() && !patience.over();
+       std::this_thread::sleep_for(kLongestNap))
+    world()->look_around();
+  if (shared.failed()) throw_failed();
+  const int rank = global_rank(peer);
+  report(rank, fmt::format("{}: rank {} cannot be reached: {}", current(), rank, mpi_error(status, call)));
 }
 
 MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const { return requests[member]; }
@@ -76,6 +78,12 @@ MPI_Request& MpiMessageGroup::send_of(Requests& requests, int member) const {
 
 bool MpiMessageGroup::missing(const Requests& requests, int member) const {
   return requests[member] != MPI_REQUEST_NULL || requests[members() + member] != MPI_REQUEST_NULL;
+}
+
+int MpiMessageGroup::first_missing(const Requests& requests) const {
+  int member = 0;
+  while (member + 1 < members() && !missing(requests, member)) ++member;
+  return member;
 }
 
 // Throws if the world has failed or a peer that is waited for ended a while ago.
@@ -103,12 +111,18 @@ void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
   device::Yields yields(policy);
   microseconds nap = kFirstNap;
   std::vector<int> indices(requests.size());
+  std::vector<MPI_Status> statuses(requests.size());
   for (int look = 0;; ++look) {
     int done = 0;
-    check(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(),
-                       MPI_STATUSES_IGNORE),
-          "MPI_Testsome");
+    const int status = MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(),
+                                    statuses.data());
     if (done == MPI_UNDEFINED) return;  // none is left
+    if (status == MPI_ERR_IN_STATUS) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i)
+        check(statuses[i].MPI_ERROR, "MPI_Testsome", indices[i] % members());
+    } else {
+      check(status, "MPI_Testsome", first_missing(requests));
+    }
     if (look < policy.spins / 20) continue;
     if (yields.yield()) continue;
     look_at_peers(requests, ended_since);
@@ -137,10 +151,10 @@ void MpiMessageGroup::post_headers() {
     const int peer = (me() + step) % members();
     check(MPI_Irecv(&call_of(peer), kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
                     &receive_of(memory_->headers, peer)),
-          "MPI_Irecv");
+          "MPI_Irecv", peer);
     check(MPI_Isend(&memory_->own, kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
                     &send_of(memory_->headers, peer)),
-          "MPI_Isend");
+          "MPI_Isend", peer);
   }
 }
 
@@ -152,11 +166,11 @@ void MpiMessageGroup::post_payloads(const Traffic& traffic) {
     if (traffic.shows(peer))
       check(MPI_Irecv(buffer_of(peer) + offset, static_cast<int>(buffer_bytes_ - offset), MPI_BYTE,
                       wire_rank(peer), tags_ + payload, wire(), &receive_of(memory_->payloads, peer)),
-            "MPI_Irecv");
+            "MPI_Irecv", peer);
     if (traffic.shows(me()))
       check(MPI_Isend(outgoing() + offset_of(peer), static_cast<int>(traffic.bytes_for(peer)), MPI_BYTE,
                       wire_rank(peer), tags_ + payload, wire(), &send_of(memory_->payloads, peer)),
-            "MPI_Isend");
+            "MPI_Isend", peer);
   }
 }
 
@@ -181,14 +195,14 @@ void MpiMessageGroup::send(int to, const Call& call, const void* source, nanosec
   InFlight messages(*this);
   check(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header, wire(),
                   &send_of(memory_->headers, to)),
-        "MPI_Isend");
+        "MPI_Isend", to);
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
     kernels::copy(outgoing(), static_cast<const char*>(source) + begin, bytes);
     check(MPI_Issend(outgoing(), static_cast<int>(bytes), MPI_BYTE, wire_rank(to), tags_ + message_payload,
                      wire(), &send_of(memory_->payloads, to)),
-          "MPI_Issend");
+          "MPI_Issend", to);
     wait(memory_->payloads, deadline);
     begin += bytes;
   } while (begin < call.count);
@@ -201,7 +215,7 @@ void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds
   InFlight messages(*this);
   check(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,
                   wire(), &receive_of(memory_->headers, from)),
-        "MPI_Irecv");
+        "MPI_Irecv", from);
   wait(memory_->headers, deadline);
   check_message(memory_->own, call_of(from), from);
   std::int64_t begin = 0;
@@ -209,7 +223,7 @@ void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
     check(MPI_Irecv(buffer_of(from), static_cast<int>(bytes), MPI_BYTE, wire_rank(from),
                     tags_ + message_payload, wire(), &receive_of(memory_->payloads, from)),
-          "MPI_Irecv");
+          "MPI_Irecv", from);
     wait(memory_->payloads, deadline);
     kernels::copy(static_cast<char*>(target) + begin, buffer_of(from), bytes);
     begin += bytes;

@@ -44,8 +44,10 @@ class MpiMessageGroup final : public MpiGroup {
   MPI_Request& receive_of(Requests& requests, int member) const;
   MPI_Request& send_of(Requests& requests, int member) const;
 
-  // As check_mpi(); the world has then failed.
-  void check(int status, const char* call) const;
+  // Returns where `call`, which was to communicate with member `peer`, succeeded. Else the world has failed,
+  // and CommunicationError says why: a process is gone, where some rank sees that within a moment; or `peer`
+  // cannot be reached.
+  void check(int status, const char* call, int peer);
   void announce(const Call& call, std::uint64_t sequence);
   void post_headers();
   void post_payloads(const Traffic& traffic);
@@ -53,6 +55,7 @@ class MpiMessageGroup final : public MpiGroup {
   void wait(Requests& requests, std::chrono::nanoseconds deadline);
   void look_at_peers(const Requests& requests, device::Clock::time_point& ended_since);
   bool missing(const Requests& requests, int member) const;
+  int first_missing(const Requests& requests) const;  // the last member where none is
   std::string status_text(int member) const override;
   std::string current() const override;
 

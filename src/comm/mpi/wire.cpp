@@ -33,12 +33,15 @@ int take(MPI_Comm comm, int tag, void* data, int bytes) {
 
 }  // namespace
 
-void check_mpi(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
+std::string mpi_error(int status, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(status, text, &length);
-  throw EnvironmentError(fmt::format("{}: {}", call, text));
+  return fmt::format("{}: {}", call, text);
+}
+
+void check_mpi(int status, const char* call) {
+  if (status != MPI_SUCCESS) throw EnvironmentError(mpi_error(status, call));
 }
 
 MpiWire::MpiWire(MPI_Comm messages, std::vector<int> others)

@@ -14,6 +14,8 @@
 
 namespace tessera::comm {
 
+// What MPI says of a `call` that returned `status`.
+std::string mpi_error(int status, const char* call);
 // EnvironmentError naming `call` unless it succeeded.
 void check_mpi(int status, const char* call);
 

@@ -1,8 +1,11 @@
 // fault_program HOW RANKS_PER_HOST: ranks (see MpiOptions) that communicate as a trainer's do, until rank 1
-// throws, exits, vanishes, is killed or stalls; where it is `absent` it does not even start MPI. Every other
-// rank ends with a non-zero status and says why, unless the launcher ends it first.
+// throws, exits, vanishes, is killed or stalls, or `unreachable`: MPI refuses to send to it; where it is
+// `absent` it does not even start MPI. Every other rank ends with a non-zero status and says why, unless the
+// launcher ends it first.
+#include <mpi.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +14,19 @@
 #include <thread>
 
 #include "tessera/communicator.h"
+
+namespace {
+
+std::atomic<bool> unreachable = false;  // rank 1
+
+}  // namespace
+
+// As where a connection is lost: Tessera's calls of MPI's own function come here.
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
+  if (unreachable && to == 1) return MPI_ERR_OTHER;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
 
 namespace {
 
@@ -28,6 +44,7 @@ void run(tessera::Communicator world, const std::string& how) {
   tessera::Arena arena({.bytes = world.world() * kMany, .shared = world.wants_shared_arena()});
   world.register_arena(arena);
   for (int round = 0; round < 2000; ++round) {
+    if (round == 50 && how == "unreachable") unreachable = true;
     if (round == 50 && world.rank() == 1) misbehave(how);
     for (const std::int64_t bytes : {kFew, kMany})
       world.all_gather(arena.base() + world.rank() * bytes, arena.base(), bytes, {.unit = "block.1"});

@@ -31,7 +31,7 @@ function(suite_fault_test name text how ranks_per_host)
     ${CMAKE_CURRENT_SOURCE_DIR}/expect_failure.sh 60 ${text}
     ${launch} 3 $<TARGET_FILE:${suite}_fault_program> ${how} ${ranks_per_host})
 endfunction()
-set(lost "the process of rank 1 is gone\\|no answer from rank 1 within 2.0 s")
+set(lost "the process of rank 1 is gone\\|no answer from rank 1 within 2.0 s\\|rank 1 cannot be reached")
 # LEAVE_THE_REST: how many of the 3 end by what they say, with rank 1 where that throws or exits.
 foreach(ranks_per_host 0 1)  # shared memory, messages
   suite_fault_test(throw_${ranks_per_host} "rank [02]: .*rank 1 failed: the disk is full" throw ${ranks_per_host} LEAVE_THE_REST=3)
@@ -41,6 +41,7 @@ foreach(ranks_per_host 0 1)  # shared memory, messages
   # Rank 1 does not end by itself.
   suite_fault_test(stall_${ranks_per_host} "no answer from rank [012].* within 2.0 s" stall ${ranks_per_host})
 endforeach()
+suite_fault_test(unreachable "rank [02]: all_gather .* rank 1 cannot be reached: MPI_Isend: " unreachable 1 LEAVE_THE_REST=3)
 # The launcher may end the others first, and its report is all there is.
 set(ended "rank 1\\|signal 9\\|KILLED BY SIGNAL: 9")
 suite_fault_test(kill_all ${ended} kill 0)
