@@ -23,19 +23,11 @@
 #include "src/engine/memory.h"
 #include "src/engine/operand_places.h"
 #include "src/engine/step_trace.h"
+#include "src/engine/update_runs.h"
 #include "tessera/communicator.h"
 #include "tessera/engine.h"
 
 namespace tessera {
-
-// What an update changes of its flat on this rank: runs of one optimizer group each, padding in between
-// included, whose zeros any optimizer leaves zero.
-struct UpdateRuns {
-  InstructionId update = -1;    // −1: the program has none
-  std::int64_t begin = 0;       // elements from the start of the flat
-  std::int64_t numel = 0;       // of all runs
-  std::vector<UpdateRun> runs;  // one after the other
-};
 
 class Executor {
  public:
