@@ -37,8 +37,8 @@ struct BlockShapes {
   std::int64_t rows = 0;         // tokens
   std::int64_t stream_rows = 0;  // this rank's of the residual stream
   std::int64_t hidden = 0;       // columns of the activation function's output
-  // Of head_parts: ranks that read the same head of keys and of values, and the channels of it that each
-  // makes of either.
+  // Where the split is head_parts, so many ranks read the same head of keys and of values, and each makes so
+  // many channels of either.
   std::int64_t head_ranks = 1;
   std::int64_t part_channels = 0;
   // Bytes of a tensor [stream_rows, channels], of those of all ranks together, and of its fp32 sum.

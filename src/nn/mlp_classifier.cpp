@@ -123,11 +123,11 @@ class ClassifierLayer final : public Module {
     }
   }
 
-  // Of the op that makes logits and losses at once.
+  // The shape of the op that makes logits and losses at once.
   kernels::CrossEntropyShape fused(std::int64_t rows) const {
     return {.rows = rows, .channels = layer_.in, .vocabulary = layer_.out, .type = layer_.type};
   }
-  // Of all logits, where they are there.
+  // The shape of the ops on all logits, where all are there at once.
   kernels::SoftmaxShape softmax(const MlpShapes& shapes) const {
     return {.rows = shapes.rows, .columns = shapes.out, .vocabulary = shapes.out, .type = layer_.type};
   }

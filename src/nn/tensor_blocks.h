@@ -16,74 +16,10 @@
 #include <tuple>
 #include <vector>
 
+#include "src/nn/blocked_graph.h"
 #include "tessera/module.h"
 
 namespace tessera::nn {
-
-// How a graph of one block becomes that of a rank.
-class BlockedGraph {
- public:
-  // `inner` is of one block: of one rank of so many as there are blocks. `parameters` are the inner module's.
-  BlockedGraph(const UnitGraph& inner, const std::vector<ParameterSpec>& parameters, int blocks, int ranks);
-
-  // What a part of the rank's graph does.
-  struct Step {
-    enum class Kind : std::uint8_t {
-      part,      // that part of the inner graph, for each block
-      sum,       // adds the blocks' parts of a sum
-      gradients  // adds the blocks' parts of gradients
-    };
-    Kind kind = Kind::part;
-    int part = -1;  // of the inner graph: the one that runs, or whose results are added
-    // A sum adds what the rank's blocks have of `from`.
-    ValueId from = kNoValue, to = kNoValue;
-    std::int64_t numel = 0;
-    std::int64_t stride = 0;  // bytes from one block's to the next
-    DType type = DType::fp32;
-  };
-  // Where a block's part of an inner value lies.
-  struct Lies {
-    ValueId in = kNoValue;    // the value of the rank's graph, or a shared one
-    std::int64_t stride = 0;  // from one block's to the next; 0: all blocks read the same
-  };
-  // What stands for the gradient of a parameter of which each block makes a part.
-  struct Parts {
-    ValueId parts = kNoValue, all = kNoValue;  // this rank's blocks', and those of all ranks
-    std::int64_t numel = 0;                    // of the parameter
-    std::int64_t stride = 0;                   // bytes from one block's to the next
-    DType type = DType::fp32;
-    int first_part = -1;  // of the inner graph, that writes it; later ones add
-  };
-
-  const UnitGraph& graph() const { return graph_; }
-  const Step& step(int part) const { return steps_[part]; }
-  const Lies& lies(ValueId inner) const { return lies_[inner]; }
-  int inner_values() const { return lies_.count(); }
-  // By parameter; no `numel` where a gradient is written as the inner module writes it.
-  const IdVector<Parts>& gradients() const { return gradients_; }
-
- private:
-  void check_aliases() const;
-  IdVector<bool> in_a_row() const;
-  void place_values();
-  void place_gradients();
-  void place_parts();
-  void keep_what_is_read();
-  ValueId add(ValueSpec value);
-  std::vector<ValueId> renamed(const std::vector<ValueId>& ids) const;
-  int own() const { return blocks_ / ranks_; }
-
-  const UnitGraph& inner_;
-  const std::vector<ParameterSpec>& parameters_;
-  const int blocks_, ranks_;
-  UnitGraph graph_;
-  IdVector<Step> steps_;
-  IdVector<Lies> lies_;  // by inner value
-  // By the rank's part: what it reads in place of what several ranks would have gathered of it.
-  IdVector<std::vector<ValueId>> aliases_;
-  IdVector<ValueId> sums_;     // by inner value: of a partial one, what the sum of this rank's blocks is
-  IdVector<Parts> gradients_;  // by parameter
-};
 
 class BlockedModule final : public Module {
  public:
@@ -102,6 +38,7 @@ class BlockedModule final : public Module {
   std::shared_ptr<const Plan> plan_of(const BatchShape& shape, const Target& target) const;
   Target of_block(const Target& target) const { return {target.threads, target.device, blocks_}; }
   void check_aligned(const Plan& plan) const;
+  void add_blocks(const Plan& plan, ValueId value, const ModuleContext& context) const;
   void run_blocks(const Plan& plan, int part, const ModuleContext& context);
   void add_gradients(const Plan& plan, int part, const ModuleContext& context) const;
 
