@@ -41,9 +41,10 @@ void ordered_chain(std::span<const void*> contributions, DType type, std::int64_
 }
 
 void balanced_sum(std::span<const void*> contributions, DType type, std::int64_t numel, float* result) {
+  const int scratch_blocks = kernels::balanced_scratch(static_cast<int>(contributions.size()));
+  if (scratch_blocks == 0) return ordered_chain(contributions, type, numel, false, result);  // it is one
   std::array<float, kBlock> sum;  // only then is the result written: it may be a contribution
-  std::vector<float> scratch(
-      static_cast<std::size_t>(kBlock * kernels::balanced_scratch(static_cast<int>(contributions.size()))));
+  std::vector<float> scratch(static_cast<std::size_t>(kBlock * scratch_blocks));
   for (std::int64_t begin = 0; begin < numel; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, numel - begin);
     kernels::balanced_sum({}, count, type, contributions, sum.data(), scratch.data());

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -137,6 +138,13 @@ inline std::vector<std::uint64_t> raw(const std::vector<double>& values) {
   std::vector<std::uint64_t> bits;
   for (double value : values) bits.push_back(std::bit_cast<std::uint64_t>(value));
   return bits;
+}
+
+// The sum as ReduceScatter::balanced makes it.
+inline float tree_of(std::span<const float> terms) {
+  if (terms.size() == 1) return terms[0];
+  const std::size_t half = std::bit_floor(terms.size() - 1);
+  return tree_of(terms.first(half)) + tree_of(terms.subspan(half));
 }
 
 // Of every type and several sizes, three microbatches are reduced into the same shard; check(wire,

@@ -61,12 +61,6 @@ TEST_P(CommunicatorContract, ReduceScatterIsOneChainInRankOrder) {
   });
 }
 
-float tree_of(const std::vector<float>& terms) {
-  if (terms.size() == 1) return terms[0];
-  const auto half = static_cast<std::ptrdiff_t>(std::bit_floor(terms.size() - 1));
-  return tree_of({terms.begin(), terms.begin() + half}) + tree_of({terms.begin() + half, terms.end()});
-}
-
 // So it does in place, and for any of the contributors.
 TEST_P(CommunicatorContract, ABalancedReduceScatterIsATreeOverRanks) {
   run([](Communicator ranks) {

@@ -58,12 +58,6 @@ TEST(OrderedChain, AnyContributionMayBeTheResult) {
     }
 }
 
-float tree_of(std::span<const float> terms) {
-  if (terms.size() == 1) return terms[0];
-  const std::size_t half = std::bit_floor(terms.size() - 1);
-  return tree_of(terms.first(half)) + tree_of(terms.subspan(half));
-}
-
 // Halves may be summed beforehand: what ranks do that have several contributions each.
 TEST(BalancedSum, IsATreeInWhichAnyContributionMayBeTheResult) {
   constexpr std::int64_t kNumel = 2500;
@@ -77,7 +71,7 @@ TEST(BalancedSum, IsATreeInWhichAnyContributionMayBeTheResult) {
           inputs[rank].push_back(contract::value_of(rank, 0, i) / 3);
           terms.push_back(inputs[rank].back());
         }
-        expected.push_back(tree_of(terms));
+        expected.push_back(contract::tree_of(terms));
       }
       std::vector<const void*> contributions;
       for (const std::vector<float>& input : inputs) contributions.push_back(input.data());
