@@ -240,6 +240,14 @@ void check_schedule(const Config& config) {
                       schedule.warmup_steps + schedule.decay_steps, total));
 }
 
+// What has an order in which ranks are added.
+void require_exact(const StrategyConfig& strategy, const std::string& needed) {
+  require(strategy.reduction == "exact",
+          fmt::format("{} and strategy.reduction is \"{}\", which has no order; set strategy.reduction = "
+                      "\"exact\"",
+                      needed, strategy.reduction));
+}
+
 // Gradients are added in an order that is known, microbatch by microbatch. `needed`: the setting that needs
 // it.
 void require_ordered_sums(const StrategyConfig& strategy, const std::string& needed) {
@@ -247,25 +255,19 @@ void require_ordered_sums(const StrategyConfig& strategy, const std::string& nee
           fmt::format("{} and strategy.reduce is \"last\", with which a rank first adds up its own "
                       "microbatches; set it to \"each\" or \"automatic\"",
                       needed));
-  require(strategy.reduction == "exact",
-          fmt::format("{} and strategy.reduction is \"{}\", which has no order; set strategy.reduction = "
-                      "\"exact\"",
-                      needed, strategy.reduction));
+  require_exact(strategy, needed);
 }
 
 void check_tensor_blocks(const Config& config) {
   const std::int64_t blocks = config.numerics.tensor_blocks, ranks = config.mesh.tensor;
   require(std::has_single_bit(static_cast<std::uint64_t>(blocks)),
           fmt::format("numerics.tensor_blocks is {}; it must be a power of two", blocks));
-  require(blocks == 1 || blocks % ranks == 0,
+  if (blocks == 1) return;
+  require(blocks % ranks == 0,
           fmt::format("numerics.tensor_blocks is {} and mesh.tensor {}: each rank has as many blocks; make "
                       "numerics.tensor_blocks a multiple of mesh.tensor, which must then be a power of two",
                       blocks, ranks));
-  require(
-      blocks == 1 || config.strategy.reduction == "exact",
-      fmt::format("numerics.tensor_blocks is {} and strategy.reduction is \"{}\", which has no order; set "
-                  "strategy.reduction = \"exact\"",
-                  blocks, config.strategy.reduction));
+  require_exact(config.strategy, fmt::format("numerics.tensor_blocks is {}", blocks));
 }
 
 void check_numerics(const Config& config) {

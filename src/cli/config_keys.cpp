@@ -185,8 +185,7 @@ void add_numerics(Keys& keys, NumericsConfig& c) {
       "numerics.tensor_blocks", &c.tensor_blocks, 1,
       "Blocks that every layer is cut into, a power of two and a multiple of mesh.tensor. Each tensor rank "
       "has as many, and does one after the other what a rank for each would do; what it adds over blocks is "
-      "a "
-      "balanced tree. So every mesh.tensor that divides them gives the same bits. Heads, the tokens of a "
+      "a balanced tree. So every mesh.tensor that divides them gives the same bits. Heads, the tokens of a "
       "microbatch and the width of the MLP must be multiples of the blocks, and a block of a matrix or bias "
       "must have a multiple of 64 elements. Needs strategy.reduction exact. Smaller products cost time, and "
       "sums of several blocks a rank cost memory. Another number changes bits.",

@@ -35,8 +35,7 @@ namespace {
 
 // Nothing with one tensor rank, where cuts without blocks do nothing.
 std::string over_tensor_ranks(const Layout& layout, const ParameterSpec& parameter) {
-  if (parameter.cut.blocks > 1) return fmt::format(", cut along {}", to_string(parameter.cut));
-  if (layout.tensor() == 1) return {};
+  if (layout.tensor() == 1 && parameter.cut.blocks == 1) return {};
   if (parameter.cut.dim >= 0) return fmt::format(", cut along {}", to_string(parameter.cut));
   return parameter.gradient == GradientOver::partial ? ", of partial gradient" : "";
 }

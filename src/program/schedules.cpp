@@ -83,7 +83,7 @@ Order zero_bubble(const PipelineShape& shape, int rank, OwnChunks own) {
 // and then no more: the step is p − 1 passes of a chunk longer than the passes of a rank. A rank holds at
 // most 2p microbatches of a chunk, which is half of its units: as much as 1F1B on its first rank.
 //
-// Of the V schedules this one waits the least for that memory. V-Half and V-Min (2405.15362) hold less and
+// This is the V schedule that waits the least for that memory. V-Half and V-Min (2405.15362) hold less and
 // wait longer. DualPipe-V, one half of DualPipe, runs a forward at the same time as a backward in order to
 // hide messages between experts: nothing is gained by it where passes run one after the other. With unequal
 // passes the order is the same, and ranks wait for the differences.

@@ -65,6 +65,14 @@ void save(const CutRun& run, const TemporaryFolder& folder) {
   });
 }
 
+// What it writes into all states.
+std::vector<float> save_everything(const CutRun& run, const TemporaryFolder& folder) {
+  return run.states_after([&](Communicator ranks, Engine& engine) {
+    write_everything(engine, 1);
+    save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
+  });
+}
+
 std::string load_error(const CutRun& run, const TemporaryFolder& folder) {
   IdVector<std::string> messages(run.mesh.world());
   run.run([&](Communicator ranks, Engine& engine) {
@@ -106,10 +114,7 @@ TEST_P(CutReshard, AnyMeshAndStageReadsWhatAnyOtherWrote) {
   for (CutRun& run : runs) run.type = GetParam(), run.units = in_blocks(cut_units(GetParam()), run.blocks);
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
-    const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {
-      write_everything(engine, 1);
-      save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
-    });
+    const std::vector<float> expected = save_everything(saves, folder);
     EXPECT_TRUE(inspect_checkpoint(folder.file("run"), true).problems.empty());
     for (const CutRun& loads : runs) {
       const std::vector<float> found = loads.states_after([&](Communicator ranks, Engine& engine) {
@@ -167,10 +172,7 @@ TEST(CutCheckpoint, IsReadByOtherCuts) {
   const CutRun runs[] = {{.mesh = mesh}, {.mesh = mesh, .units = other}, {.mesh = mesh, .units = none}};
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
-    const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {
-      write_everything(engine, 1);
-      save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
-    });
+    const std::vector<float> expected = save_everything(saves, folder);
     for (const CutRun& loads : runs)
       EXPECT_EQ(loads.states_after([&](Communicator ranks, Engine& engine) {
         load_checkpoint(folder.file("run"), ranks, engine);
@@ -302,10 +304,7 @@ TEST(CutCheckpoint, BlocksOfManyMiBAreReadInAnyOrder) {
   const CutRun runs[] = {run_of(1, 1), run_of(2, 1), run_of(1, 4), run_of(2, 4)};
   for (const CutRun& saves : runs) {
     const TemporaryFolder folder;
-    const std::vector<float> expected = saves.states_after([&](Communicator ranks, Engine& engine) {
-      write_everything(engine, 1);
-      save_checkpoint(folder.file("run"), ranks, engine, state_at(3));
-    });
+    const std::vector<float> expected = save_everything(saves, folder);
     for (const CutRun& loads : runs)
       EXPECT_TRUE(loads.states_after([&](Communicator ranks, Engine& engine) {
         bytes_read = 0;

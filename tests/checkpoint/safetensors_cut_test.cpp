@@ -107,8 +107,8 @@ TEST(CutSafetensors, AnyMeshGivesTheSameFileAndTakesTheSameWeights) {
   }
 }
 
-// Of states that every rank holds whole, and of shards that end with rows. What comes on top is the header,
-// and how each tensor begins.
+// States are whole on every rank, or are shards that end with rows. What comes on top is the header, and how
+// each tensor begins.
 TEST(CutSafetensors, EachRankReadsItsBytesOnly) {
   const CountingReads counting;
   std::vector<UnitSpec> rows = {

@@ -311,7 +311,7 @@ inline Trainer::Fetch fetch_points(int rank, const Mesh& mesh, const Rounds& rou
   };
 }
 
-// Of a run's model.
+// Fetches samples of whichever family the run's model is of.
 inline Trainer::Fetch fetch_for(const RunConfig& run, int world_rank, int step, const Model& model,
                                 const BatchShape& shape) {
   const Mesh mesh = mesh_of(run);

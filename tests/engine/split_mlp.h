@@ -117,15 +117,15 @@ inline EngineOptions mlp_options(const MlpRun& run) {
 // Row-major.
 using Matrix = IdVector<float>;
 
-// [m, k] x [n, k] transposed, [m, n] x [n, k], and [m, n] transposed x [m, k].
-inline Matrix times_transposed(const Matrix& a, const Matrix& b, std::int64_t k) {
-  const std::int64_t m = std::ssize(a) / k, n = std::ssize(b) / k;
-  Matrix product(static_cast<std::size_t>(m * n));
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < n; ++j)
-      for (std::int64_t l = 0; l < k; ++l) product[i * n + j] += a[i * k + l] * b[j * k + l];
-  return product;
+inline Matrix transposed(const Matrix& a, std::int64_t columns) {
+  const std::int64_t rows = std::ssize(a) / columns;
+  Matrix result(a.size());
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) result[j * rows + i] = a[i * columns + j];
+  return result;
 }
+
+// [m, n] x [n, k]
 inline Matrix times(const Matrix& a, const Matrix& b, std::int64_t n) {
   const std::int64_t m = std::ssize(a) / n, k = std::ssize(b) / n;
   Matrix product(static_cast<std::size_t>(m * k));
@@ -134,13 +134,13 @@ inline Matrix times(const Matrix& a, const Matrix& b, std::int64_t n) {
       for (std::int64_t l = 0; l < k; ++l) product[i * k + l] += a[i * n + j] * b[j * k + l];
   return product;
 }
+// [m, k] x [n, k] transposed
+inline Matrix times_transposed(const Matrix& a, const Matrix& b, std::int64_t k) {
+  return times(a, transposed(b, k), k);
+}
+// [m, n] transposed x [m, k]
 inline Matrix transposed_times(const Matrix& a, const Matrix& b, std::int64_t m) {
-  const std::int64_t n = std::ssize(a) / m, k = std::ssize(b) / m;
-  Matrix product(static_cast<std::size_t>(n * k));
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < n; ++j)
-      for (std::int64_t l = 0; l < k; ++l) product[j * k + l] += a[i * n + j] * b[i * k + l];
-  return product;
+  return times(transposed(a, std::ssize(a) / m), b, m);
 }
 
 inline void begin_mlp(Engine& engine) {

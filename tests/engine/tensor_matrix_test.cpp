@@ -121,18 +121,25 @@ TEST(TensorMatrix, WithBlocksNoWidthChangesALogit) {
   EXPECT_NE(expected.front(), expected.back());
 }
 
+// The words of the refusal, or "accepted".
+template <class Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refusal_of(const RunConfig& run) {
+  return refusal_of([&] { plan_trainer(small_model(run), trainer_options(run), 0); });
+}
+
 TEST(TensorMatrix, BlocksThatCannotBeAreRefused) {
-  const auto refusal = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
   RunConfig run = base(Family::gpt2, DType::fp32);
   const auto wrapped = [&](int blocks) {
-    return refusal([&] { with_tensor_blocks(small_model(run), blocks); });
+    return refusal_of([&] { with_tensor_blocks(small_model(run), blocks); });
   };
   EXPECT_EQ(wrapped(3), "tensor_blocks is 3; it must be a power of two, 1 for no blocks");
   EXPECT_EQ(
@@ -144,14 +151,14 @@ TEST(TensorMatrix, BlocksThatCannotBeAreRefused) {
   EXPECT_EQ(wrapped(2), "model 'gpt2' has 2 tensor blocks already");
   run.tensor = 4;
   EXPECT_EQ(
-      refusal([&] { plan_trainer(small_model(run), trainer_options(run), 0); }),
+      refusal_of(run),
       "tensor_blocks is 2 and there are 4 tensor ranks: each has as many blocks, so make tensor_blocks a "
       "multiple of the ranks");
   run.tensor = 1;
   TrainerOptions native = trainer_options(run);
   native.engine.strategy.reduction = Reduction::native;
   EXPECT_EQ(
-      refusal([&] { plan_trainer(small_model(run), native, 0); }),
+      refusal_of([&] { plan_trainer(small_model(run), native, 0); }),
       "model 'gpt2' has 2 tensor blocks and strategy.reduction is native, whose sums have no order; use "
       "exact");
 }
@@ -208,8 +215,8 @@ TEST_P(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
   }
 }
 
-// Of samples that it was not trained on. A training step leaves the last unit's work to backward; an
-// evaluation does not.
+// They are of samples that the model was not trained on. A training step leaves the last unit's work to
+// backward; an evaluation does not.
 TEST_P(TensorMatrix, EvaluationsAreThoseOfOneRank) {
   RunConfig run = base(GetParam());
   const auto evaluated = [&](int ranks) {
@@ -350,25 +357,17 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
 
 // Not by the parameters that have them.
 TEST(TensorMatrix, WidthsThatRanksCannotShareAreNamedByTheirField) {
-  const auto refusal = [](const RunConfig& run) -> std::string {
-    try {
-      plan_trainer(small_model(run), trainer_options(run), 0);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
   RunConfig llama = base(Family::llama, DType::fp32), mlp = base(Family::mlp, DType::fp32);
   llama.heads = 6, llama.kv_heads = 3, llama.tensor = 2;
-  EXPECT_EQ(refusal(llama),
+  EXPECT_EQ(refusal_of(llama),
             "llama: mesh.tensor is 2, but kv_heads is 3; one of them must be a multiple of the other");
   llama.tensor = 4;
-  EXPECT_EQ(refusal(llama),
+  EXPECT_EQ(refusal_of(llama),
             "llama: mesh.tensor is 4, but heads is 6; the tensor ranks must have equal parts of it");
   mlp.tensor = 12;
-  EXPECT_EQ(refusal(mlp), "accepted");
+  EXPECT_EQ(refusal_of(mlp), "accepted");
   mlp.layers = 1, mlp.tensor = 16;
-  EXPECT_EQ(refusal(mlp),
+  EXPECT_EQ(refusal_of(mlp),
             "mlp: mesh.tensor is 16, but sequences of a microbatch is 12; the tensor ranks must have equal "
             "parts of it");
 }

@@ -110,7 +110,8 @@ TEST(PipelineOrder, ZeroBubbleHoldsAtMostAsManyMicrobatchesAsRanks) {
     }
 }
 
-// Of a chunk, which is half of a rank's units. Few microbatches are held like many, as far as there are any.
+// They are microbatches of a chunk, which is half of a rank's units. Few are held like many, as far as there
+// are any.
 TEST(PipelineOrder, ZeroBubbleVHoldsAtMostTwoChunksMicrobatchesForEachRank) {
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (int microbatches : {1, 2, 5, 40})
