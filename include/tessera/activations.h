@@ -48,6 +48,12 @@ struct ValueSpec {
   // (all_gather). Of a partial value comes a split one: the sum, of which each rank has its part
   // (reduce_scatter). Such a value is there in its pass only, and no part writes it.
   ValueId exchanged = kNoValue;
+  // It is a piece of that earlier value, one of the unit's own or of SharedValue: its bytes from `begin` on,
+  // and no memory of its own. A part that touches it leaves the other pieces to others meanwhile. So the
+  // ranks exchange one piece while a part computes with another. A value's pieces, in the order of their ids,
+  // lie one behind the other and fill it; whoever touches all of the value touches all of them.
+  ValueId piece_of = kNoValue;
+  std::int64_t begin = 0;
 
   // Whether it is there from forward to backward, under that choice.
   bool is_kept(Recompute recompute) const;
@@ -127,6 +133,14 @@ struct UnitGraph {
   ValueId root(ValueId value) const;
   // The value that it is made of, through all exchanges, which a part of the unit or another unit writes.
   ValueId source(ValueId value) const;
+  // The value that it is a piece of; itself where it is none.
+  ValueId whole(ValueId value) const;
+  // Whether two values have bytes of one value in common.
+  bool overlap(ValueId one, ValueId other) const;
+  // The values that exchanges make and that are needed for this one to be whole: itself, or its pieces, or
+  // what it is a piece of.
+  std::vector<ValueId> exchanged_for(ValueId value) const;
+  bool is_kept(ValueId value, Recompute recompute) const;
   // The parts that a pass of such a step runs, by place, in the order in which they run. For forward and
   // backward: all of theirs. For a recompute: those that make again what backward reads and `recompute` did
   // not keep; none where that is nothing.

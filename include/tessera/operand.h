@@ -72,12 +72,18 @@ struct Region {
   Spread spread = {};          // part
   ParameterId parameter = -1;  // for `parameter`; for `sum`, −1: of all
   ValueId value = kNoValue;    // for `value`
+  // For a value that is a piece of another (ValueSpec::piece_of): only these bytes of the buffer. 0 and 0:
+  // all.
+  std::int64_t begin = 0, end = 0;
   bool operator==(const Region&) const = default;
+  bool is_piece() const { return end > 0; }
 
   static constexpr Region part_of(const Spread& spread) { return {.kind = Kind::part, .spread = spread}; }
   static constexpr Region of_parameter(ParameterId id) { return {.kind = Kind::parameter, .parameter = id}; }
   static constexpr Region between_parameters() { return {.kind = Kind::gaps}; }
-  static constexpr Region of_value(ValueId id) { return {.kind = Kind::value, .value = id}; }
+  static constexpr Region of_value(ValueId id, std::int64_t begin = 0, std::int64_t end = 0) {
+    return {.kind = Kind::value, .value = id, .begin = begin, .end = end};
+  }
   static constexpr Region sum_of(ParameterId id) { return {.kind = Kind::sum, .parameter = id}; }
 };
 

@@ -199,11 +199,22 @@ struct ExchangedValue {
   bool operator==(const ExchangedValue&) const = default;
 };
 
-// What messages say of a unit, and what its exchanges must be.
+// A value that is those bytes of another (ValueSpec::piece_of).
+struct ValuePiece {
+  ValueId value = kNoValue;
+  ValueId of = kNoValue;
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const ValuePiece&) const = default;
+};
+
+// What messages say of a unit, and what its exchanges and pieces of values must be.
 struct UnitOutline {
   std::string name;
   IdVector<std::string> parts = {};  // none where the unit declares none
   std::vector<ExchangedValue> exchanged = {};
+  std::vector<ValuePiece> pieces = {};
+  // Nullptr where the value is no piece.
+  const ValuePiece* piece(ValueId value) const;
   bool operator==(const UnitOutline&) const = default;
 };
 

@@ -36,22 +36,38 @@ BufferId Builder::buffer_of(UnitId unit, ValueId value, int microbatch) const {
       return own.output_gradient.of(microbatch);
     case SharedValue::input_gradient:
       return before.output_gradient.of(microbatch);
-    default:
+    default: {
+      const UnitGraph& declared = graph(unit);
       // What is made of something that is not there is not there either.
-      if (const ValueId of = graph(unit).values[value].exchanged;
-          of != kNoValue && buffer_of(unit, of, microbatch) < 0)
-        return -1;
-      return own.values[graph(unit).root(value)].of(microbatch);
+      if (exchanges_[unit])
+        for (const ValueId made : declared.exchanged_for(value))
+          if (buffer_of(unit, declared.values[made].exchanged, microbatch) < 0) return -1;
+      if (const ValueId whole = declared.whole(value); whole < 0) return buffer_of(unit, whole, microbatch);
+      return own.values[declared.root(value)].of(microbatch);
+    }
   }
 }
 
-// Whether no part that runs before the use's in its pass writes the value.
-bool Builder::writes_first(const Instruction& use, ValueId value) const {
-  for (const GraphStep& step : graph_steps_[use.unit][use.pass]) {
-    if (step.part == use.part) return true;
-    if (step.part >= 0 && graph(use.unit).parts[step.part].writes_value(value)) return false;
+// Whether no step that runs before this one in its pass writes some of the value.
+bool Builder::writes_first(UnitId unit, Pass pass, const GraphStep& here, ValueId value) const {
+  const UnitGraph& declared = graph(unit);
+  const auto writes = [&](const GraphStep& step) {
+    if (step.part < 0) return declared.whole(step.value) == value;
+    return std::ranges::any_of(declared.parts[step.part].writes,
+                               [&](ValueId written) { return declared.whole(written) == value; });
+  };
+  for (const GraphStep& step : graph_steps_[unit][pass]) {
+    if (step == here) return true;
+    if (writes(step)) return false;
   }
   return true;
+}
+
+// A value of the unit's own, or a piece of any.
+Region Builder::region_of(UnitId unit, ValueId value) const {
+  const ValueSpec& spec = graph(unit).values[value];
+  if (spec.piece_of == kNoValue) return Region::of_value(value);
+  return Region::of_value(value, spec.begin, spec.begin + spec.bytes);
 }
 
 // What a part reads, then what it writes. A value that it changes in place is one operand.
@@ -62,7 +78,7 @@ void Builder::access_activations(Instruction& use) {
   const bool again = use.pass == Pass::recompute;
   const auto touch = [&](ValueId value, BufferId id, Access access) {
     Operand& operand = use.operands.emplace_back(whole(role_of(value), id, access));
-    if (value >= 0) operand.region = Region::of_value(value);
+    if (value >= 0) operand.region = region_of(use.unit, value);
   };
   for (const ValueId value : part.reads) {
     const BufferId id = buffer_of(use.unit, value, use.microbatch);
@@ -71,14 +87,17 @@ void Builder::access_activations(Instruction& use) {
         value == SharedValue::batch && buffer(id).lifetimes.empty();  // by this use, the first that reads
     if (fetched) begin(id, next_id());
     touch(value, id, fetched ? Access::write : part.writes_value(value) ? Access::modify : Access::read);
+    keep_until_exchanged(use, value);
   }
   for (const ValueId value : part.writes) {
     const BufferId id = buffer_of(use.unit, value, use.microbatch);
-    if (id < 0 || (again && value == SharedValue::output) || part.reads_value(value)) continue;
+    const ValueId whole = declared.whole(value);
+    if (id < 0 || (again && whole == SharedValue::output) || part.reads_value(value)) continue;
     // What was kept is written again, with the same bits, where it lies; so is what is over another value.
-    const bool stays = value >= 0 && (declared.values[value].over != kNoValue ||
-                                      (again && declared.values[value].is_kept(recompute_of(use.unit))));
-    const bool goes_on = value >= 0 && declared.values[value].in_pieces && !writes_first(use, value);
+    const bool stays = whole >= 0 && (declared.values[whole].over != kNoValue ||
+                                      (again && declared.is_kept(whole, recompute_of(use.unit))));
+    const bool in_pieces = value != whole || (value >= 0 && declared.values[value].in_pieces);
+    const bool goes_on = in_pieces && !writes_first(use.unit, use.pass, {.part = use.part}, whole);
     if (buffer(id).lifetimes.empty() || !(stays || goes_on)) begin(id, next_id());
     touch(value, id, Access::write);
   }
@@ -86,6 +105,16 @@ void Builder::access_activations(Instruction& use) {
   const BufferId scratch = unit_buffers_[use.unit].workspaces.at(part.workspace_bytes);
   begin(scratch, next_id());
   use.operands.push_back(whole(Role::workspace, scratch, Access::write));
+}
+
+// What travels in pieces keeps its memory until a part reads what the last piece makes. Parts run meanwhile:
+// they would wait for it if they wrote there.
+void Builder::keep_until_exchanged(const Instruction& reader, ValueId read) {
+  if (spec_.strategy.prefetch == 0 || !exchanges_[reader.unit]) return;
+  const UnitGraph& declared = graph(reader.unit);
+  for (const ValueId made : declared.exchanged_for(read))
+    if (declared.whole(made) != made)
+      Builder::touch(buffer_of(reader.unit, declared.values[made].exchanged, reader.microbatch), next_id());
 }
 
 // Whether it is gathered or summed follows from how the value that it is made of is held.
@@ -105,9 +134,11 @@ void Builder::exchange(const Slot& slot, ValueId value) {
       .channel = channel(Lane::exchange, Axis::tensor),
       .operands = {whole(Role::from, from, Access::read), whole(Role::to, to, Access::write)},
       .waits = {}};
-  exchanged.operands[0].region = Region::of_value(made.exchanged);
-  exchanged.operands[1].region = Region::of_value(value);
-  begin(to, next_id());
+  const auto region = [&](ValueId of) { return of >= 0 ? region_of(unit, of) : Region::of_value(of); };
+  exchanged.operands[0].region = region(made.exchanged);
+  exchanged.operands[1].region = region(value);
+  const ValueId whole = graph(unit).whole(value);
+  if (writes_first(unit, slot.use.pass, {.value = value}, whole)) begin(to, next_id());
   add(std::move(exchanged));
 }
 

@@ -223,7 +223,7 @@ void Builder::add_unit_buffers(UnitId unit) {
       return made;
     };
     for (ValueId id = 0; id < declared.values.count(); ++id)
-      buffers.values.push_back(declared.values[id].over == kNoValue
+      buffers.values.push_back(declared.root(id) == id
                                    ? add_per_microbatch(of_value(id, "", BufferRole::value))
                                    : PerMicrobatch{});
     buffers.values_on_host.resize(declared.values.size());

@@ -90,6 +90,7 @@ class Builder {
     InstructionId begin = -1;  // the first that is issued at its position
     bool brought = false;      // what the use needs of what waited on the host has been asked for
     InstructionId instruction = -1;
+    int exchanged_ahead = 0;  // so many of its steps, from the first, were issued with the use before
   };
   // Uses first..last (positions) between which a flat's gathered parameters stay. Nothing gives them up: the
   // last use is the last to touch them, so that their lifetime ends there.
@@ -213,6 +214,8 @@ class Builder {
   Operand whole(Role role, BufferId buffer, Access access) const;
   Operand part(Role role, BufferId buffer, const Spread& spread, Access access) const;
   void issue_use(int position);
+  std::size_t hands_on_at(int position) const;
+  void exchange_ahead(Slot& slot);
   Instruction part_of_use(const Slot& slot, int part) const;
   void access_parameters(const Use& of, Instruction& use);
   void access_gradients(Instruction& use, int position);
@@ -277,8 +280,10 @@ class Builder {
   // Throws UsageError where the schedule splits backwards and no unit's can be.
   static IdVector<UnitGraph> split_graphs(const Mesh& mesh, const StepSpec& spec);
   void exchange(const Slot& slot, ValueId value);
-  bool writes_first(const Instruction& use, ValueId value) const;
+  bool writes_first(UnitId unit, Pass pass, const GraphStep& here, ValueId value) const;
+  Region region_of(UnitId unit, ValueId value) const;
   void access_activations(Instruction& use);
+  void keep_until_exchanged(const Instruction& reader, ValueId read);
   BufferId buffer_of(UnitId unit, ValueId value, int microbatch) const;
   bool leaves_device(UnitId unit) const;
   // A buffer on the device, and the one on the host where its contents wait.
@@ -314,6 +319,7 @@ class Builder {
   IdVector<FlatBuffers> flat_buffers_;
   IdVector<UnitBuffers> unit_buffers_;
   IdVector<IdArray<std::vector<GraphStep>, kPasses>> graph_steps_;  // [unit][pass]; part −1: none is declared
+  IdVector<bool> exchanges_;  // by unit: whether an exchange makes a value of it
   PerMicrobatch batch_;
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does
   BufferId when_ = -1;                                   // of what is added now

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "src/program/pieces.h"
 #include "tessera/error.h"
 #include "tessera/link.h"
 
@@ -58,21 +59,39 @@ class AddressMap {
   std::map<std::int64_t, Segment> segments_;  // by begin; disjoint
 };
 
-// What happened to one buffer up to the running instruction.
-struct History {
+// Bytes of a buffer that every instruction touches together, or not at all; and what happened to them up to
+// the running instruction.
+struct Stretch {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
   InstructionId writer = -1;  // the last write
   Clock readers = nothing();  // since that write
-  std::size_t lifetime = 0;   // the first that has not ended
-  std::size_t claimed = 0;    // lifetimes before this one have taken their addresses
-  std::size_t occupant = 0;   // of the current lifetime, once claimed
+};
+
+// What happened to one buffer.
+struct History {
+  std::vector<Stretch> stretches;
+  std::size_t lifetime = 0;  // the first that has not ended
+  std::size_t claimed = 0;   // lifetimes before this one have taken their addresses
+  std::size_t occupant = 0;  // of the current lifetime, once claimed
 };
 
 class Linker {
  public:
   using Offsets = IdVector<std::vector<std::int64_t>>;  // [buffer][lifetime]
 
-  Linker(Program& program, const Offsets* offsets)
-      : program_(program), offsets_(offsets), histories_(program.buffers.size()) {}
+  Linker(Program& program, const Offsets* offsets) : program_(program), offsets_(offsets) {
+    const IdVector<std::vector<std::int64_t>> cuts = piece_cuts(program);
+    for (BufferId id = 0; id < program.buffers.count(); ++id) {
+      std::vector<Stretch>& stretches = histories_.emplace_back().stretches;
+      std::int64_t begin = 0;
+      for (const std::int64_t cut : cuts[id]) {
+        stretches.push_back({begin, cut});
+        begin = cut;
+      }
+      stretches.push_back({begin, program.buffers[id].bytes});
+    }
+  }
 
   void run() {
     known_.resize(program_.instructions.size());
@@ -86,24 +105,38 @@ class Linker {
  private:
   // The instructions that must be over before `id` starts.
   Clock dependencies(InstructionId id) {
-    const Instruction& instruction = program_.instructions[id];
     Clock wanted = nothing();
-    for (const BufferId buffer : instruction.reads()) {
-      History& past = history(buffer, id);
-      enter_lifetime(wanted, id, buffer, past);
-      add(wanted, past.writer);
-    }
-    for (const BufferId buffer : instruction.writes()) {
-      History& past = history(buffer, id);
-      enter_lifetime(wanted, id, buffer, past);
-      add(wanted, past.writer);
-      join(wanted, past.readers);
-    }
+    each_buffer(id, [&](BufferId buffer, History& past) { enter_lifetime(wanted, id, buffer, past); });
+    each_stretch(id, [&](Stretch& stretch, bool writes) {
+      add(wanted, stretch.writer);
+      if (writes) join(wanted, stretch.readers);
+    });
     return wanted;
   }
 
+  // Calls visit(buffer, history) for all that the instruction touches.
+  template <class Visit>
+  void each_buffer(InstructionId id, const Visit& visit) {
+    const Instruction& instruction = program_.instructions[id];
+    if (instruction.when >= 0) visit(instruction.when, history(instruction.when, id));
+    for (const Operand& operand : instruction.operands) visit(operand.buffer, history(operand.buffer, id));
+  }
+
+  // Calls visit(stretch, writes).
+  template <class Visit>
+  void each_stretch(InstructionId id, const Visit& visit) {
+    const Instruction& instruction = program_.instructions[id];
+    if (instruction.when >= 0)
+      for (Stretch& stretch : history(instruction.when, id).stretches) visit(stretch, false);
+    for (const Operand& operand : instruction.operands)
+      for (Stretch& stretch : history(operand.buffer, id).stretches)
+        if (!operand.region.is_piece() ||
+            (stretch.begin < operand.region.end && operand.region.begin < stretch.end))
+          visit(stretch, writes(operand.access));
+  }
+
   // Where `id` is the first access in a lifetime, adds all accesses of those that held its addresses before:
-  // earlier lifetimes of the same buffer count only where they did.
+  // earlier lifetimes of the same buffer count only where they did. It opens the lifetime for all stretches.
   void enter_lifetime(Clock& wanted, InstructionId id, BufferId buffer_id, History& past) {
     const Buffer& buffer = program_.buffers[buffer_id];
     if (offsets_ == nullptr || buffer.persistent || buffer.bytes == 0) return;
@@ -113,8 +146,10 @@ class Linker {
     if (past.lifetime == lifetimes.size() || lifetimes[past.lifetime].first > id) return;
     if (past.claimed > past.lifetime) return;
     past.claimed = past.lifetime + 1;
-    past.writer = -1;
-    past.readers = nothing();
+    for (Stretch& stretch : past.stretches) {
+      stretch.writer = id;
+      stretch.readers = nothing();
+    }
     past.occupant = occupants_.size();
     occupants_.push_back(nothing());
     const std::int64_t begin = (*offsets_)[buffer_id].at(past.lifetime);
@@ -123,19 +158,16 @@ class Linker {
   }
 
   void record(InstructionId id) {
-    const Instruction& instruction = program_.instructions[id];
-    const Lane lane = instruction.lane;
-    for (const BufferId buffer : instruction.reads()) {
-      History& past = histories_[buffer];
-      past.readers[lane] = id;
-      occupy(past, lane, id);
-    }
-    for (const BufferId buffer : instruction.writes()) {
-      History& past = histories_[buffer];
-      past.writer = id;
-      past.readers = nothing();
-      occupy(past, lane, id);
-    }
+    const Lane lane = program_.instructions[id].lane;
+    each_stretch(id, [&](Stretch& stretch, bool writes) {
+      if (writes) {
+        stretch.writer = id;
+        stretch.readers = nothing();
+      } else if (stretch.writer != id) {  // by another operand
+        stretch.readers[lane] = id;
+      }
+    });
+    each_buffer(id, [&](BufferId, const History& past) { occupy(past, lane, id); });
   }
 
   void occupy(const History& past, Lane lane, InstructionId id) {

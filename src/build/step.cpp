@@ -45,10 +45,14 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
   for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit) {
     UnitOutline& outline = program_.units[unit];
     for (const PartSpec& part : graph(unit).parts) outline.parts.push_back(part.name);
-    for (ValueId value = 0; value < graph(unit).values.count(); ++value)
-      if (const ValueId of = graph(unit).values[value].exchanged; of != kNoValue)
-        outline.exchanged.push_back({value, of});
+    for (ValueId value = 0; value < graph(unit).values.count(); ++value) {
+      const ValueSpec& of = graph(unit).values[value];
+      if (of.exchanged != kNoValue) outline.exchanged.push_back({value, of.exchanged});
+      if (of.piece_of != kNoValue)
+        outline.pieces.push_back({value, of.piece_of, of.begin, of.begin + of.bytes});
+    }
   }
+  for (const UnitGraph& unit : spec.activations.units) exchanges_.push_back(unit.has_exchanges());
   graph_steps_.resize(layout.units().size());
   for (UnitId unit = 0; unit < graph_steps_.count(); ++unit)
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::weight_gradient})
@@ -290,16 +294,56 @@ void Builder::issue_use(int position) {
   if (rests_in(slot.microbatch)) return;
   const bool writes_gradients = slot.use.pass == gradient_pass(slot.use.unit);
   if (writes_gradients) begin_gradients(position);
-  for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
-    if (step.value != kNoValue) {
-      exchange(slot, step.value);
-      continue;
+  const std::vector<GraphStep>& steps = graph_steps_[slot.use.unit][slot.use.pass];
+  const std::size_t hands_on = hands_on_at(position);
+  for (std::size_t k = static_cast<std::size_t>(slot.exchanged_ahead); k < steps.size(); ++k) {
+    if (steps[k].value != kNoValue) {
+      exchange(slot, steps[k].value);
+    } else {
+      Instruction use = part_of_use(slot, steps[k].part);
+      access_parameters(slot.use, use);
+      if (writes_gradients) access_gradients(use, position);
+      access_activations(use);
+      slot.instruction = add(std::move(use));
     }
-    Instruction use = part_of_use(slot, step.part);
-    access_parameters(slot.use, use);
-    if (writes_gradients) access_gradients(use, position);
-    access_activations(use);
-    slot.instruction = add(std::move(use));
+    if (k == hands_on) exchange_ahead(slots_[position + 1]);
+  }
+}
+
+// The step behind which the use at `position` has all that the next one begins with, where that is an
+// exchange of what this one hands on, and parts follow that it need not wait for; past all steps elsewhere.
+std::size_t Builder::hands_on_at(int position) const {
+  const Slot& slot = slots_[position];
+  const std::vector<GraphStep>& steps = graph_steps_[slot.use.unit][slot.use.pass];
+  const std::size_t none = steps.size();
+  const bool forward = slot.use.pass == Pass::forward;
+  if (spec_.strategy.prefetch == 0 || position + 1 == slots_.count()) return none;
+  const Slot& next = slots_[position + 1];
+  const Use expected{.unit = slot.use.unit + (forward ? 1 : -1), .pass = slot.use.pass};
+  if (slot.use.edge != UseEdge::whole || next.use != expected || next.microbatch != slot.microbatch ||
+      (!forward && slot.use.pass != Pass::backward))
+    return none;
+  const std::vector<GraphStep>& following = graph_steps_[next.use.unit][next.use.pass];
+  if (following.empty() || following[0].value == kNoValue) return none;
+  const UnitGraph& declared = graph(slot.use.unit);
+  const ValueId handed = forward ? SharedValue::output : SharedValue::input_gradient;
+  std::size_t last = none;
+  for (std::size_t k = 0; k < steps.size(); ++k)
+    if (steps[k].part >= 0 && std::ranges::any_of(declared.parts[steps[k].part].writes, [&](ValueId written) {
+          return declared.whole(written) == handed;
+        }))
+      last = k;
+  return last + 1 < none ? last : none;
+}
+
+// With the use before still running: where the thread that issues also computes, it travels meanwhile.
+void Builder::exchange_ahead(Slot& slot) {
+  const UnitGraph& declared = graph(slot.use.unit);
+  const ValueId handed = slot.use.pass == Pass::forward ? SharedValue::input : SharedValue::output_gradient;
+  for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
+    if (step.value == kNoValue || declared.whole(declared.source(step.value)) != handed) return;
+    exchange(slot, step.value);
+    ++slot.exchanged_ahead;
   }
 }
 

@@ -61,10 +61,12 @@ void add_activations(Figures& figures, std::string_view of, const ActivationSpec
     figures.add(name, fmt::format("output_bytes {}{}", graph.output_bytes,
                                   graph.keeps_more ? ", keeps_more true" : ""));
     for (const ValueSpec& value : graph.values)
-      figures.add(fmt::format("{} value '{}'", name, value.name),
-                  fmt::format("bytes {}, keep {}, over {}, held {}, exchanged {}, in pieces {}, type {}",
-                              value.bytes, name_of(value.keep), value.over, name_of(value.held),
-                              value.exchanged, value.in_pieces, name_of(value.type)));
+      figures.add(
+          fmt::format("{} value '{}'", name, value.name),
+          fmt::format("bytes {}, keep {}, over {}, held {}, exchanged {}, in pieces {}, type {}, piece of "
+                      "{} from {}",
+                      value.bytes, name_of(value.keep), value.over, name_of(value.held), value.exchanged,
+                      value.in_pieces, name_of(value.type), value.piece_of, value.begin));
     for (const PartSpec& part : graph.parts)
       figures.add(fmt::format("{} part '{}'", name, part.name),
                   fmt::format("{}{}, reads {}, writes {}, gradients {}, workspace_bytes {}",

@@ -31,9 +31,11 @@ OperandPlaces::OperandPlaces(const IdVector<Program>& programs, int index, const
       OperandPlace& place = places_.emplace_back();
       place.range = range_of_region(layout, buffer, operand.region, coordinates);
       const bool all = operand.region.kind == Region::Kind::all || operand.region.kind == Region::Kind::value;
-      place.bytes = all ? buffer.bytes : place.range.numel() * bytes_of(operand.type);
+      place.bytes = operand.region.is_piece() ? operand.region.end - operand.region.begin
+                    : all                     ? buffer.bytes
+                                              : place.range.numel() * bytes_of(operand.type);
       if (lifetime < 0 || buffer.space == Space::disk) continue;
-      place.address = memory.address(index, operand.buffer, lifetime);
+      place.address = memory.address(index, operand.buffer, lifetime) + operand.region.begin;
       if (place.range.numel() == 0) continue;
       const std::int64_t held = range_of(layout.flat(buffer.flat), buffer.spread, coordinates).begin;
       place.address += (place.range.begin - held) * bytes_of(operand.type);

@@ -111,8 +111,12 @@ namespace {
 
 std::string what_moves(const Program& program, const Instruction& instruction) {
   const BufferId from = instruction.buffer(Role::from), to = instruction.buffer(Role::to);
-  if (instruction.lane == Lane::exchange && to >= 0)
-    return fmt::format(" for '{}'", program.buffers.at(to).name);
+  if (instruction.lane == Lane::exchange && to >= 0) {
+    const Region& region = instruction.operand(Role::to).region;
+    return fmt::format(" for {}'{}'",
+                       region.is_piece() ? fmt::format("bytes {} to {} of ", region.begin, region.end) : "",
+                       program.buffers.at(to).name);
+  }
   if (instruction.op == Opcode::all_gather && to >= 0)
     return program.buffers.at(to).category == Category::gradients ? " of gradients" : " of parameters";
   if (instruction.op == Opcode::copy && from >= 0 && to >= 0)
@@ -197,8 +201,8 @@ void add(Hasher& hasher, const Operand& operand) {
   for (std::int64_t value :
        {static_cast<std::int64_t>(operand.role), std::int64_t{operand.buffer},
         static_cast<std::int64_t>(operand.region.kind), std::int64_t{operand.region.parameter},
-        std::int64_t{operand.region.value}, static_cast<std::int64_t>(operand.type),
-        static_cast<std::int64_t>(operand.access)})
+        std::int64_t{operand.region.value}, operand.region.begin, operand.region.end,
+        static_cast<std::int64_t>(operand.type), static_cast<std::int64_t>(operand.access)})
     hasher.add(value);
   add(hasher, operand.region.spread);
 }
@@ -254,6 +258,9 @@ std::uint64_t Program::hash() const {
       hasher.add(value);
       hasher.add(of);
     }
+    hasher.add(static_cast<std::int64_t>(unit.pieces.size()));
+    for (const auto& [value, of, begin, end] : unit.pieces)
+      for (const std::int64_t fact : {std::int64_t{value}, std::int64_t{of}, begin, end}) hasher.add(fact);
   }
   for (const Channel& channel : channels) {
     hasher.add(static_cast<std::int64_t>(channel.axis));
@@ -264,6 +271,11 @@ std::uint64_t Program::hash() const {
   hasher.add(std::int64_t{scalars});
   hasher.add(std::int64_t{scalars_numel});
   return hasher.value();
+}
+
+const ValuePiece* UnitOutline::piece(ValueId value) const {
+  const auto found = std::ranges::find(pieces, value, &ValuePiece::value);
+  return found == pieces.end() ? nullptr : &*found;
 }
 
 int lifetime_at(const Buffer& buffer, InstructionId at) {

@@ -32,18 +32,7 @@ class Parser {
     } else if (line.skip("buffer")) {
       read_buffer(line);
     } else if (line.skip("unit")) {
-      UnitOutline& unit = program_.units.emplace_back();
-      units_.add(unit.name = line.name());
-      bool exchanges = line.skip("exchanges");
-      if (!exchanges && line.skip("parts")) do
-          unit.parts.push_back(line.name());
-        while (!line.at_end() && !(exchanges = line.skip("exchanges")));
-      if (exchanges) do {
-          ExchangedValue& made = unit.exchanged.emplace_back();
-          made.value = line.number<ValueId>();
-          line.expect("of");
-          made.of = line.number<ValueId>();
-        } while (!line.at_end());
+      read_unit(line);
     } else if (line.skip("channel")) {
       read_channel(line);
     } else if (line.skip("scalars")) {
@@ -68,6 +57,34 @@ class Parser {
   }
   UnitId unit(TextLine& line) const { return reference(line, units_, "unit"); }
   BufferId buffer(TextLine& line) const { return reference(line, buffers_, "buffer"); }
+
+  void read_unit(TextLine& line) {
+    UnitOutline& unit = program_.units.emplace_back();
+    units_.add(unit.name = line.name());
+    bool exchanges = line.skip("exchanges"), pieces = !exchanges && line.skip("pieces");
+    if (!exchanges && !pieces && line.skip("parts")) do
+        unit.parts.push_back(line.name());
+      while (!line.at_end() && !(exchanges = line.skip("exchanges")) && !(pieces = line.skip("pieces")));
+    if (exchanges) do {
+        ExchangedValue& made = unit.exchanged.emplace_back();
+        made.value = line.number<ValueId>();
+        line.expect("of");
+        made.of = line.number<ValueId>();
+      } while (!line.at_end() && !(pieces = line.skip("pieces")));
+    if (pieces) do {
+        ValuePiece& piece = unit.pieces.emplace_back();
+        piece.value = line.number<ValueId>();
+        line.expect("of");
+        piece.of = line.number<ValueId>();
+        read_bytes(line, piece.begin, piece.end);
+      } while (!line.at_end());
+  }
+
+  static void read_bytes(TextLine& line, std::int64_t& begin, std::int64_t& end) {
+    line.expect("bytes");
+    begin = line.number<std::int64_t>();
+    end = line.number<std::int64_t>();
+  }
 
   void read_channel(TextLine& line) {
     Channel channel{.axis = line.one<Axis>()};
@@ -157,6 +174,7 @@ class Parser {
     if (of.kind == Region::Kind::part) of.spread = line.spread();
     if (of.kind == Region::Kind::parameter) of.parameter = line.number<ParameterId>();
     if (of.kind == Region::Kind::value) of.value = line.number<ValueId>();
+    if (line.next() == "bytes") read_bytes(line, of.begin, of.end);
     if (line.skip("spread")) of.spread = line.spread();
     if (line.skip("of_parameter")) of.parameter = line.number<ParameterId>();
     if (line.skip("of_value")) of.value = line.number<ValueId>();

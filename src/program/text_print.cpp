@@ -29,6 +29,9 @@ class Printer {
       for (const std::string& part : unit.parts) put(" {}", quoted(part));
       put_if(!unit.exchanged.empty(), "exchanges");
       for (const auto& [value, of] : unit.exchanged) put(" {} of {}", value, of);
+      put_if(!unit.pieces.empty(), "pieces");
+      for (const auto& [value, of, begin, end] : unit.pieces)
+        put(" {} of {} bytes {} {}", value, of, begin, end);
       put("\n");
     }
     for (const Channel& channel : program_.channels)
@@ -124,6 +127,7 @@ class Printer {
     if (region.kind == Region::Kind::part) put(" {}", text_of(region.spread));
     if (region.kind == Region::Kind::parameter) put(" {}", region.parameter);
     if (region.kind == Region::Kind::value) put(" {}", region.value);
+    if (region.begin != 0 || region.end != 0) put(" bytes {} {}", region.begin, region.end);
     // What its kind has no use for, too.
     if (region.kind != Region::Kind::part && region.spread != Spread{})
       put(" spread {}", text_of(region.spread));

@@ -48,7 +48,8 @@ bool UnitGraph::reads_batch() const {
 
 std::int64_t UnitGraph::bytes(Keep keep) const {
   std::int64_t sum = 0;
-  for (const ValueSpec& value : values) sum += value.keep == keep && value.over == kNoValue ? value.bytes : 0;
+  for (const ValueSpec& value : values)
+    sum += value.keep == keep && value.over == kNoValue && value.piece_of == kNoValue ? value.bytes : 0;
   return sum;
 }
 
@@ -65,8 +66,26 @@ std::int64_t UnitGraph::workspace_bytes() const {
 }
 
 ValueId UnitGraph::root(ValueId value) const {
-  while (value >= 0 && values[value].over != kNoValue) value = values[value].over;
+  for (value = whole(value); value >= 0 && values[value].over != kNoValue;) value = values[value].over;
   return value;
+}
+
+ValueId UnitGraph::whole(ValueId value) const {
+  return value >= 0 && values[value].piece_of != kNoValue ? values[value].piece_of : value;
+}
+
+bool UnitGraph::overlap(ValueId one, ValueId other) const {
+  if (whole(one) != whole(other)) return false;
+  if (one == other || whole(one) == one || whole(other) == other) return true;
+  const ValueSpec &a = values[one], &b = values[other];
+  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+std::vector<ValueId> UnitGraph::exchanged_for(ValueId value) const {
+  std::vector<ValueId> made;
+  for (ValueId id = 0; id < values.count(); ++id)
+    if (values[id].exchanged != kNoValue && overlap(id, value)) made.push_back(id);
+  return made;
 }
 
 ValueId UnitGraph::source(ValueId value) const {
@@ -115,12 +134,21 @@ class Check {
     shared_.clear();
     for (const Pass pass : {Pass::forward, Pass::backward, Pass::weight_gradient, Pass::recompute})
       if (pass != Pass::weight_gradient || graph_.is_split) run(pass, StepKind::train);
-    if (graph_.output_bytes > 0 && !shared_.contains(SharedValue::output))
-      throw UsageError(fmt::format("unit '{}' has {} bytes of output, which no part of forward writes", unit_,
-                                   graph_.output_bytes));
+    if (graph_.output_bytes > 0 && !writes_output())
+      throw UsageError(
+          fmt::format("unit '{}' has {} bytes of output, which no part of forward writes, or not all of them",
+                      unit_, graph_.output_bytes));
   }
 
  private:
+  bool writes_output() const {
+    std::int64_t bytes = 0;
+    for (const ValueId id : shared_)
+      if (graph_.whole(id) == SharedValue::output)
+        bytes += id < 0 ? graph_.output_bytes : graph_.values[id].bytes;
+    return bytes == graph_.output_bytes;
+  }
+
   void run(Pass pass, StepKind kind) {
     if (pass != Pass::weight_gradient) written_ = kept_;  // that one has what backward leaves
     met_.clear();
@@ -147,6 +175,7 @@ class Check {
       check_enumerator("keep of " + name, value.keep, Keep::saved);
       check_enumerator("held of " + name, value.held, Held::partial);
       if (value.bytes < 0) throw UsageError(fmt::format("{} has {} bytes", name, value.bytes));
+      if (value.piece_of != kNoValue) check_piece(id, name);
       if (value.exchanged != kNoValue) check_exchange(id, name);
       if (value.over == kNoValue) continue;
       if (value.over < 0 || value.over >= id)
@@ -159,6 +188,48 @@ class Check {
         throw UsageError(fmt::format("{} has {} bytes and is over '{}', which has {}", name, value.bytes,
                                      below.name, below.bytes));
     }
+  }
+
+  void check_piece(ValueId id, const std::string& name) const {
+    const ValueSpec& piece = graph_.values[id];
+    const ValueId of = piece.piece_of;
+    if (of >= id || of < SharedValue::input_gradient || of == SharedValue::batch)
+      throw UsageError(
+          fmt::format("{} is a piece of value {}; it can be one of a value before its own, 0 to {}, or of "
+                      "what units share "
+                      "besides the batch",
+                      name, of, id - 1));
+    if (piece.keep != Keep::pass || piece.over != kNoValue || piece.in_pieces)
+      throw UsageError(fmt::format(
+          "{} is a piece of another; it is kept as that one is, and of its own it has {}, over no other "
+          "value and not in pieces",
+          name, name_of(Keep::pass)));
+    if (of >= 0 && graph_.values[of].piece_of != kNoValue)
+      throw UsageError(
+          fmt::format("{} is a piece of '{}', which is one itself", name, graph_.values[of].name));
+    std::int64_t begin = 0;
+    ValueId last = kNoValue;
+    for (ValueId other = 0; other < graph_.values.count(); ++other) {
+      if (graph_.values[other].piece_of != of) continue;
+      if (other < id) begin += graph_.values[other].bytes;
+      last = other;
+    }
+    if (piece.begin != begin)
+      throw UsageError(
+          fmt::format("{} begins at byte {}, and the pieces before it end at {}", name, piece.begin, begin));
+    const std::int64_t end = begin + piece.bytes;
+    const bool known = of >= 0 || of == SharedValue::output;  // the others' bytes are other units' to say
+    const std::int64_t bytes = of >= 0 ? graph_.values[of].bytes : graph_.output_bytes;
+    if (piece.bytes == 0 && !(known && bytes == 0)) throw UsageError(fmt::format("{} has no bytes", name));
+    if (known && last == id && end != bytes)
+      throw UsageError(fmt::format("{} is the last piece and ends at byte {}; what it is a piece of has {}",
+                                   name, end, bytes));
+    if (of < 0) return;
+    const ValueSpec& whole = graph_.values[of];
+    if (piece.held != whole.held || piece.type != whole.type)
+      throw UsageError(fmt::format("{} is {} and {}, and a piece of '{}', which is {} and {}", name,
+                                   name_of(piece.held), name_of(piece.type), whole.name, name_of(whole.held),
+                                   name_of(whole.type)));
   }
 
   void check_exchange(ValueId id, const std::string& name) const {
@@ -197,10 +268,36 @@ class Check {
           name, made.bytes, graph_.values[of].name, graph_.values[of].bytes, tensor_ranks_, tensor_ranks_));
   }
 
-  // Whether what the value is made of is there, through all exchanges.
+  // Whether the value is there, or what exchanges make it of.
   bool there(Pass pass, ValueId id) const {
-    const ValueId source = graph_.source(id);
-    return source >= 0 ? written_.contains(source) : may_read(pass, source);
+    const ValueId whole = graph_.whole(id);
+    if (whole < 0) return may_read(pass, whole);
+    if (written_.contains(id) || written_.contains(whole)) return true;
+    for (const ValueId of : {id, whole})
+      if (const ValueId source = graph_.values[of].exchanged; source != kNoValue) return there(pass, source);
+    bool any = false, all = true;
+    for (ValueId piece = 0; id == whole && piece < graph_.values.count(); ++piece) {
+      if (graph_.values[piece].piece_of != whole) continue;
+      any = true;
+      all = all && there(pass, piece);
+    }
+    return any && all;
+  }
+
+  // The value, what it is a piece of, and its pieces.
+  template <class Visit>
+  void each_part(ValueId id, Visit visit) const {
+    const ValueId whole = graph_.whole(id);
+    visit(whole);
+    for (ValueId piece = 0; piece < graph_.values.count(); ++piece)
+      if (graph_.values[piece].piece_of == whole && graph_.overlap(piece, id)) visit(piece);
+  }
+
+  void meet(ValueId id) {
+    each_part(id, [&](ValueId met) {
+      met_.insert(met);
+      if (met >= 0 && graph_.values[met].exchanged != kNoValue) meet(graph_.values[met].exchanged);
+    });
   }
 
   void check(const PartSpec& part) {
@@ -209,7 +306,7 @@ class Check {
     if (part.gradients && !is_of_backward(part.pass))
       refuse(part, "writes gradients of parameters, which only backward does");
     for (const ValueId id : part.reads) {
-      check_exists(part, id, may_read(part.pass, id));
+      check_exists(part, id, may_read(part.pass, graph_.whole(id)));
       if (id >= 0 && graph_.values[id].held == Held::partial)
         refuse(part, fmt::format("reads value '{}', which is a part of a sum; it must read what an exchange "
                                  "makes of it",
@@ -219,30 +316,48 @@ class Check {
                                  part.pass == Pass::forward
                                      ? "no part before it writes"
                                      : "is not there: it was kept for its pass only, or written over"));
-      for (ValueId met = id; met != kNoValue; met = met >= 0 ? graph_.values[met].exchanged : kNoValue)
-        met_.insert(met);
+      meet(id);
     }
     for (const ValueId id : part.writes) {
-      check_exists(part, id, may_write(part.pass, id));
-      if (id < 0 && !shared_.insert(id).second)
-        refuse(part, fmt::format("writes the {} of its unit, which another part writes already",
-                                 id == SharedValue::output ? "output" : "input's gradient"));
-      if (id < 0) continue;
-      if (graph_.values[id].exchanged != kNoValue)
+      const ValueId whole = graph_.whole(id);
+      check_exists(part, id, may_write(part.pass, whole));
+      if (whole < 0) {
+        const auto written = [&](ValueId other) { return graph_.overlap(other, id); };
+        if (std::ranges::any_of(shared_, written))
+          refuse(part, fmt::format("writes the {} of its unit, which another part writes already",
+                                   whole == SharedValue::output ? "output" : "input's gradient"));
+        shared_.insert(id);
+        continue;
+      }
+      if (!graph_.exchanged_for(id).empty())
         refuse(part, fmt::format("writes value '{}', which an exchange makes", graph_.values[id].name));
       check_over(part, id);
-      met_.insert(id);
+      meet(id);
       // What lay in that memory is gone.
-      std::erase_if(written_, [&](ValueId other) { return graph_.root(other) == graph_.root(id); });
+      std::erase_if(written_, [&](ValueId other) { return share_memory(other, id); });
       written_.insert(id);
     }
   }
 
+  // Whether writing one takes the place of the other. Where a piece of a value is written again, the rest
+  // stays.
+  bool share_memory(ValueId other, ValueId written) const {
+    if (graph_.root(other) != graph_.root(written)) return false;
+    if (graph_.whole(other) == graph_.whole(written)) return graph_.whole(written) == written;
+    const auto range = [&](ValueId id) {
+      const ValueSpec& value = graph_.values[id];
+      return std::pair(value.begin, value.begin + value.bytes);
+    };
+    return range(other).first < range(written).second && range(written).first < range(other).second;
+  }
+
   // The value below is there: a recompute makes what its parts, and those of backward, read.
   void check_over(const PartSpec& part, ValueId id) const {
-    const ValueId below = graph_.values[id].over;
+    const ValueId below = graph_.values[graph_.whole(id)].over;
     if (below == kNoValue) return;
-    if (part.reads_value(below) || (part.pass == Pass::backward && met_.contains(below))) return;
+    const auto is_below = [&](ValueId read) { return graph_.whole(read) == below; };
+    if (std::ranges::any_of(part.reads, is_below) || (part.pass == Pass::backward && met_.contains(below)))
+      return;
     refuse(part,
            fmt::format("writes value '{}' over '{}', which {} reads", graph_.values[id].name,
                        graph_.values[below].name,
@@ -257,7 +372,7 @@ class Check {
 
   void keep_written() {
     for (const ValueId id : written_)
-      if (graph_.values[id].keep != Keep::pass) kept_.insert(id);
+      if (graph_.values[graph_.whole(id)].keep != Keep::pass) kept_.insert(id);
   }
 
   std::string_view unit_;

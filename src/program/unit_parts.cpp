@@ -18,6 +18,18 @@ std::vector<int> all_of(const UnitGraph& graph, Pass pass, StepKind kind) {
   return places;
 }
 
+bool writes_some(const UnitGraph& graph, const PartSpec& part, ValueId value) {
+  return std::ranges::any_of(part.writes, [&](ValueId written) { return graph.overlap(written, value); });
+}
+
+// Calls visit for each of the unit's own values that this one is, or is made of, through all exchanges.
+template <class Visit>
+void each_source(const UnitGraph& graph, ValueId value, const Visit& visit) {
+  if (graph.whole(value) >= 0) visit(value);
+  for (const ValueId made : graph.exchanged_for(value))
+    each_source(graph, graph.values[made].exchanged, visit);
+}
+
 // Finds, from what backward reads, the parts that make it again.
 class Again {
  public:
@@ -27,9 +39,9 @@ class Again {
     for (const PartSpec& part : graph_.parts)
       if (part.pass == Pass::backward || (part.pass == Pass::weight_gradient && graph_.is_split))
         for (const ValueId read : part.reads)
-          if (const ValueId value = graph_.source(read);
-              value >= 0 && graph_.values[value].keep != Keep::pass)
-            need(value);
+          each_source(graph_, read, [&](ValueId value) {
+            if (graph_.values[graph_.whole(value)].keep != Keep::pass) need(value);
+          });
     // A part that recomputes from less reads only what was kept, so that it can run first.
     std::vector<int> parts(chosen_.begin(), chosen_.end());
     std::ranges::stable_partition(parts,
@@ -38,27 +50,29 @@ class Again {
   }
 
  private:
-  bool there(ValueId value) const { return value < 0 || graph_.values[value].is_kept(recompute_); }
+  bool there(ValueId value) const { return graph_.whole(value) < 0 || graph_.is_kept(value, recompute_); }
 
-  void need(ValueId wanted) {
-    const ValueId value = graph_.source(wanted);
-    if (there(value) || graph_.values[value].bytes == 0) return;
-    const int maker = maker_of(value);
-    if (maker < 0 || !chosen_.insert(maker).second) return;
-    for (const ValueId read : graph_.parts[maker].reads) need(read);
+  void need(ValueId value) {
+    if (there(value)) return;
+    for (const ValueId made : graph_.exchanged_for(value)) need(graph_.values[made].exchanged);
+    if (graph_.values[value].bytes == 0) return;
+    for (const int maker : makers_of(value))
+      if (chosen_.insert(maker).second)
+        for (const ValueId read : graph_.parts[maker].reads) need(read);
   }
 
-  int maker_of(ValueId value) const {
-    int forward = -1;
+  // The parts that write it, or pieces of it: from less where all that is there.
+  std::vector<int> makers_of(ValueId value) const {
+    std::vector<int> forward, again;
     for (int id = 0; id < graph_.parts.count(); ++id) {
       const PartSpec& part = graph_.parts[id];
-      if (is_of_backward(part.pass) || part.evaluation_only || !part.writes_value(value)) continue;
-      if (part.pass == Pass::forward) forward = id;
+      if (is_of_backward(part.pass) || part.evaluation_only || !writes_some(graph_, part, value)) continue;
+      if (part.pass == Pass::forward) forward.push_back(id);
       if (part.pass == Pass::recompute &&
           std::ranges::all_of(part.reads, [&](ValueId read) { return there(read); }))
-        return id;
+        again.push_back(id);
     }
-    return forward;
+    return again.empty() ? forward : again;
   }
 
   const UnitGraph& graph_;
@@ -85,7 +99,7 @@ UnitGraph split_backward(const UnitGraph& graph) {
     // What such a part reads no part of backward behind it may change.
     const auto changes = [&](const PartSpec& later) {
       return later.pass == Pass::backward &&
-             std::ranges::any_of(part.reads, [&](ValueId read) { return later.writes_value(read); });
+             std::ranges::any_of(part.reads, [&](ValueId read) { return writes_some(split, later, read); });
     };
     const auto behind = split.parts.begin() + (&part - split.parts.data()) + 1;
     if (!part.writes.empty() || std::any_of(behind, split.parts.end(), changes)) return graph;
@@ -95,11 +109,15 @@ UnitGraph split_backward(const UnitGraph& graph) {
   std::set<ValueId> needed;
   for (const PartSpec& part : split.parts)
     if (part.pass == Pass::weight_gradient)
-      for (ValueId read : part.reads)
-        for (; read >= 0; read = split.values[read].exchanged) needed.insert(read);
+      for (const ValueId read : part.reads)
+        each_source(split, read, [&](ValueId value) { needed.insert(split.whole(value)); });
   for (ValueSpec& value : split.values)
     if (needed.contains(value.over)) value.over = kNoValue;
   return split;
+}
+
+bool UnitGraph::is_kept(ValueId value, Recompute recompute) const {
+  return values[whole(value)].is_kept(recompute);
 }
 
 bool ValueSpec::is_kept(Recompute recompute) const {
@@ -126,16 +144,25 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, Recompute recompute, StepK
   std::vector<GraphStep> steps;
   std::vector<std::vector<ValueId>> ahead(running.size() + 1);  // of the part there: what is exchanged
   IdVector<bool> placed(values.size());
-  // An exchange comes behind the part that writes what it is made of; else one ahead of its first reader.
-  const auto place = [&](auto&& self, ValueId value, std::size_t reader) -> void {
-    if (value < 0 || values[value].exchanged == kNoValue || placed[value]) return;
-    placed[value] = true;
-    const ValueId made_of = source(value);
-    std::size_t at = reader > 0 ? reader - 1 : 0;
-    for (std::size_t k = 0; k < reader; ++k)
-      if (made_of >= 0 && parts[running[k]].writes_value(made_of)) at = k + 1;
-    self(self, values[value].exchanged, at);
-    ahead[at].push_back(value);
+  // An exchange comes behind the part that writes what it is made of; else one ahead of its first reader. Of
+  // a value in pieces whose reader needs it whole, each comes one ahead of the next.
+  const auto place = [&](auto&& self, ValueId read, std::size_t reader) -> void {
+    const std::vector<ValueId> made = exchanged_for(read);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      const ValueId value = made[i];
+      if (placed[value]) continue;
+      placed[value] = true;
+      const ValueId of = values[value].exchanged, made_of = source(value);
+      const std::size_t pieces = made.size() - i;
+      std::size_t at = reader - std::min(reader, made.size() > 1 ? 2 * pieces : pieces);
+      for (std::size_t k = 0; k < reader; ++k)
+        if (whole(made_of) >= 0 && writes_some(*this, parts[running[k]], made_of)) at = k + 1;
+      self(self, of, at);
+      // One that is read sooner and comes within two parts goes first: they travel one after the other.
+      for (std::size_t next = std::min(at + 2, reader); next > at; --next)
+        if (!ahead[next].empty()) at = next;
+      ahead[at].push_back(value);
+    }
   };
   // Weight gradients find what backward's exchanges made.
   if (pass == Pass::weight_gradient)

@@ -11,14 +11,15 @@
 namespace tessera {
 namespace {
 
-struct Access {
-  InstructionId instruction = -1;
-  BufferId buffer = -1;
-};
-
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+};
+
+struct Access {
+  InstructionId instruction = -1;
+  BufferId buffer = -1;
+  Range piece = {};  // of the buffer; 0 and 0: all of it
 };
 
 // Bytes with one history.
@@ -83,13 +84,26 @@ class Races {
   void run() {
     for (InstructionId id = 0; id < program_.instructions.count(); ++id) {
       const Instruction& instruction = program_.instructions[id];
-      for (BufferId buffer : instruction.reads()) read({id, buffer}, instruction.lane);
-      for (BufferId buffer : instruction.writes()) write({id, buffer});
+      const bool in_pieces = std::ranges::any_of(
+          instruction.operands, [](const Operand& operand) { return operand.region.is_piece(); });
+      if (in_pieces) {
+        for (const Operand& operand : instruction.operands)
+          if (reads(operand.access)) read(access_of(id, operand), instruction.lane);
+        for (const Operand& operand : instruction.operands)
+          if (writes(operand.access)) write(access_of(id, operand));
+      } else {  // each buffer once
+        for (const BufferId buffer : instruction.reads()) read({id, buffer}, instruction.lane);
+        for (const BufferId buffer : instruction.writes()) write({id, buffer});
+      }
       if (findings_.full()) return;
     }
   }
 
  private:
+  static Access access_of(InstructionId id, const Operand& operand) {
+    return {id, operand.buffer, {operand.region.begin, operand.region.end}};
+  }
+
   void read(const Access& access, Lane lane) {
     Access conflict;
     const Range range = range_of(access);
@@ -133,12 +147,16 @@ class Races {
 
   // The bytes that the buffer holds at the access. One outside every lifetime is another check's finding.
   Range range_of(const Access& access) const {
-    if (planned_.plan == nullptr) return own_[access.buffer];
+    if (planned_.plan == nullptr) return within(own_[access.buffer], access.piece);
     const Buffer& buffer = program_.buffers[access.buffer];
     const int life = std::max(lifetime_at(buffer, access.instruction), 0);
     const std::int64_t begin =
         planned_.plan->offset(planned_.index, access.buffer, static_cast<std::size_t>(life));
-    return {begin, begin + buffer.bytes};
+    return within({begin, begin + buffer.bytes}, access.piece);
+  }
+  static Range within(const Range& all, const Range& piece) {
+    if (piece.end == 0) return all;
+    return {std::min(all.begin + piece.begin, all.end), std::min(all.begin + piece.end, all.end)};
   }
   Bytes& bytes_of(BufferId id) { return spaces_[program_.buffers[id].space]; }
 

@@ -1,10 +1,11 @@
 // What the buffers of one program hold while it is followed: a term for each part of a flat that ranks can
-// tell apart, one for any other buffer.
+// tell apart; one for any other buffer, or for each stretch of it that pieces of values cut.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
+#include "src/program/pieces.h"
 #include "src/verify/terms.h"
 #include "tessera/layout.h"
 
@@ -25,9 +26,12 @@ class Contents {
       : program_(program),
         layout_(layout),
         ranks_(ranks),
+        cuts_(piece_cuts(program)),
         cells_(ranks.contains(Axis::tensor) ? kCells : cell_bit(Axis::tensor)) {
-    for (const Buffer& buffer : program.buffers)
-      terms_.emplace_back(buffer.flat < 0 ? 1 : cells_ * items(buffer.flat));
+    for (BufferId id = 0; id < program.buffers.count(); ++id) {
+      const FlatId flat = program.buffers[id].flat;
+      terms_.emplace_back(flat < 0 ? static_cast<int>(cuts_[id].size()) + 1 : cells_ * items(flat));
+    }
     lives_.assign(program.buffers.size(), -1);
   }
 
@@ -71,7 +75,21 @@ class Contents {
       for (int k = 0; k < items(flat); ++k) visit(at(buffer, cell, k), cell, k);
     }
   }
-  Term& whole(BufferId buffer) { return terms_[buffer][0]; }
+  // Of a buffer that belongs to no flat: the value of which it holds the bytes of the region, these or all.
+  // kUndefined where these are not all of one value.
+  Term held(BufferId buffer, const Region& region = {}) const {
+    Term found = kUndefined;
+    bool first = true;
+    each_stretch(buffer, region, [&](int stretch) {
+      const Term term = terms_[buffer][stretch];
+      found = first || term == found ? term : kUndefined;
+      first = false;
+    });
+    return found;
+  }
+  void hold(BufferId buffer, Term value, const Region& region = {}) {
+    each_stretch(buffer, region, [&](int stretch) { terms_[buffer][stretch] = value; });
+  }
   Term& at(BufferId buffer, int cell, int item) {
     return terms_[buffer][place(program_.buffers[buffer].flat, cell, item)];
   }
@@ -79,9 +97,22 @@ class Contents {
   int place(FlatId flat, int cell, int item) const { return cell * items(flat) + item; }
 
  private:
+  // For the stretches between cuts that the region has.
+  template <class Visit>
+  void each_stretch(BufferId buffer, const Region& region, Visit visit) const {
+    const std::vector<std::int64_t>& cuts = cuts_[buffer];
+    for (int stretch = 0; stretch <= static_cast<int>(cuts.size()); ++stretch) {
+      const auto at = static_cast<std::size_t>(stretch);
+      const std::int64_t begin = at == 0 ? 0 : cuts[at - 1];
+      const std::int64_t end = at == cuts.size() ? program_.buffers[buffer].bytes : cuts[at];
+      if (!region.is_piece() || (begin < region.end && region.begin < end)) visit(stretch);
+    }
+  }
+
   const Program& program_;
   const Layout& layout_;
   const AxisSet ranks_;
+  const IdVector<std::vector<std::int64_t>> cuts_;
   const int cells_;
   IdVector<IdVector<Term>> terms_;
   IdVector<int> lives_;

@@ -112,7 +112,7 @@ void Follower::use(InstructionId id) {
     if (reads(operand.access)) check_activation(id, operand, term);
     // What backward changes in place is nothing that others could read.
     if (writes(operand.access))
-      contents_.whole(operand.buffer) = operand.access == Access::modify ? kUndefined : term;
+      contents_.hold(operand.buffer, operand.access == Access::modify ? kUndefined : term, operand.region);
   }
 }
 
@@ -146,6 +146,9 @@ Term Follower::term_of(const Instruction& instruction, ValueId value) {
     case SharedValue::input_gradient:
       return activation(BufferRole::output_gradient, instruction.unit - 1);
     default:
+      // The bytes of a piece stand where those of all of it would.
+      if (const ValuePiece* piece = program_.units[instruction.unit].piece(value); piece != nullptr)
+        return term_of(instruction, piece->of);
       return terms_.value(value, instruction.unit, instruction.microbatch);
   }
 }
@@ -160,7 +163,7 @@ void Follower::exchange(InstructionId id) {
   if (std::ranges::find(known, ExchangedValue{to.region.value, from.region.value}) == known.end())
     report(id, fmt::format("makes value {} of value {}, of which it is not made", to.region.value,
                            from.region.value));
-  contents_.whole(to.buffer) = term_of(instruction, to.region.value);
+  contents_.hold(to.buffer, term_of(instruction, to.region.value), to.region);
 }
 
 const IdVector<Term>* Follower::meet(InstructionId id) {
@@ -227,7 +230,7 @@ void Follower::copy(const Instruction& instruction) {
   const Operand& from = instruction.operand(Role::from);
   const Operand& to = instruction.operand(Role::to);
   if (to.region.kind == Region::Kind::all) {
-    contents_.whole(to.buffer) = contents_.whole(from.buffer);
+    contents_.hold(to.buffer, contents_.held(from.buffer));
     return;
   }
   contents_.each(to.buffer, to.region.spread,
@@ -250,7 +253,7 @@ void Follower::send(const Instruction& instruction) {
   const Operand& from = instruction.operand(Role::from);
   Message& message = messages_[{program_.pipeline_rank, instruction.peer, instruction.lane}].emplace_back();
   if (from.region.kind == Region::Kind::all) {
-    message.push_back(contents_.whole(from.buffer));
+    message.push_back(contents_.held(from.buffer));
     return;
   }
   contents_.each(from.buffer, from.region.spread, [&](Term& term, int, int) { message.push_back(term); });
@@ -266,7 +269,7 @@ bool Follower::receive(const Instruction& instruction) {
   auto next = message.begin();
   const auto take = [&] { return next == message.end() ? kUndefined : *next++; };
   if (to.region.kind == Region::Kind::all) {
-    contents_.whole(to.buffer) = take();
+    contents_.hold(to.buffer, take());
     return true;
   }
   contents_.each(to.buffer, to.region.spread, [&](Term& term, int, int) { term = take(); });

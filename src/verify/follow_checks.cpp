@@ -8,7 +8,7 @@
 namespace tessera {
 
 void Follower::check_activation(InstructionId id, const Operand& operand, Term expected) {
-  const Term found = contents_.whole(operand.buffer);
+  const Term found = contents_.held(operand.buffer, operand.region);
   if (found != expected)
     report(id, fmt::format("reads {} from '{}'; it needs {}", terms_.describe(found),
                            buffer(operand.buffer).name, terms_.describe(expected)));

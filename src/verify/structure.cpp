@@ -129,19 +129,39 @@ class Structure {
     const bool of_value = operand.role == Role::value || program_.at(id).lane == Lane::exchange;
     if (value != of_value || (value && !holds_value(program_.at(id), region.value, of)))
       report(id, fmt::format("touches value {} in '{}', which does not hold it", region.value, of.name));
+    check_piece(id, region, of);
     if (region.kind != Region::Kind::sum) return;
     if (of.role != BufferRole::scalars || region.parameter < kAllParameters ||
         square_sum_slot(region.parameter) + kSquareSlots > program_.scalars_numel)
       report(id, fmt::format("adds to sum {} of '{}', where none is", region.parameter, of.name));
   }
 
-  static bool holds_value(const Instruction& instruction, ValueId value, const Buffer& of) {
+  const ValuePiece* piece_of(const Instruction& instruction, ValueId value) const {
+    if (instruction.unit < 0 || instruction.unit >= program_.units.count()) return nullptr;
+    return program_.units[instruction.unit].piece(value);
+  }
+
+  // The bytes of a piece are those that its unit says, within the buffer.
+  void check_piece(InstructionId id, const Region& region, const Buffer& of) {
+    const ValuePiece* const piece =
+        region.kind == Region::Kind::value ? piece_of(program_.at(id), region.value) : nullptr;
+    const std::int64_t begin = piece == nullptr ? 0 : piece->begin, end = piece == nullptr ? 0 : piece->end;
+    if (region.begin != begin || region.end != end || end > of.bytes || begin < 0 || begin > end)
+      report(id, fmt::format("touches bytes {} to {} of the {} of '{}'; what it names has {} to {}",
+                             region.begin, region.end, of.bytes, of.name, begin, end == 0 ? of.bytes : end));
+  }
+
+  bool holds_value(const Instruction& instruction, ValueId value, const Buffer& of) const {
     const UnitId unit = instruction.unit;
-    if (value >= 0) return of.role == BufferRole::value && of.unit == unit;
-    if (instruction.lane != Lane::exchange) return false;  // a use has roles for what units share
-    return (value == SharedValue::input && of.role == BufferRole::output && of.unit == unit - 1) ||
-           (value == SharedValue::output_gradient && of.role == BufferRole::output_gradient &&
-            of.unit == unit);
+    const ValuePiece* const piece = piece_of(instruction, value);
+    const ValueId whole = piece == nullptr ? value : piece->of;
+    if (whole >= 0) return of.role == BufferRole::value && of.unit == unit;
+    // A use has roles for what units share, all of it.
+    if (piece == nullptr && instruction.lane != Lane::exchange) return false;
+    const bool of_input = whole == SharedValue::input || whole == SharedValue::input_gradient;
+    const bool gradient = whole == SharedValue::output_gradient || whole == SharedValue::input_gradient;
+    return whole != SharedValue::batch && of.unit == (of_input ? unit - 1 : unit) &&
+           of.role == (gradient ? BufferRole::output_gradient : BufferRole::output);
   }
 
   // What is computed element by element takes the same elements of all its operands; sums are fp32.
@@ -220,13 +240,28 @@ class Structure {
     if (from == nullptr || !exchange.contributors.all())
       return report(id, "exchanges a value that not every rank has");
     const bool gathers = exchange.op == Opcode::all_gather;
-    const std::int64_t bytes = buffer(from->buffer).bytes;
-    const std::int64_t given = gathers ? bytes : bytes / bytes_of(from->type) * bytes_of(DType::fp32);
-    const std::int64_t made = buffer(exchange.operand(Role::to).buffer).bytes;
-    if ((gathers ? made : given) != (gathers ? given : made) * mesh_.extent(axis))
-      report(id, fmt::format("makes {} bytes of {}, on {} ranks along {}", made, given, mesh_.extent(axis),
-                             name_of(axis)));
+    const Operand& to = exchange.operand(Role::to);
+    const auto of_sum = [&](std::int64_t bytes) {
+      return gathers ? bytes : bytes / bytes_of(from->type) * bytes_of(DType::fp32);
+    };
+    const int ranks = mesh_.extent(axis);
+    const auto match = [&](std::int64_t given, std::int64_t made) {
+      return gathers ? made == given * ranks : given == made * ranks;
+    };
+    const std::int64_t given = of_sum(bytes(*from)), made = bytes(to);
+    if (!match(given, made))
+      report(id,
+             fmt::format("makes {} bytes of {}, on {} ranks along {}", made, given, ranks, name_of(axis)));
+    else if (!match(of_sum(from->region.begin), to.region.begin))
+      report(id, fmt::format("makes a piece from byte {} on of one from byte {} on, which is another",
+                             to.region.begin, from->region.begin));
     if (!gathers && exchange.operand(Role::to).access != Access::write) report(id, "adds to a value");
+  }
+
+  // Of a value, or of the piece of it.
+  std::int64_t bytes(const Operand& operand) const {
+    return operand.region.is_piece() ? operand.region.end - operand.region.begin
+                                     : buffer(operand.buffer).bytes;
   }
 
   // A gather undoes the cut over its axis, a reduction makes it.

@@ -80,6 +80,11 @@ std::vector<GoldenPrograms> golden_programs() {
     of.spec.strategy.recompute = Recompute::selective;
     shard_everything(of);
   }));
+  all.push_back(golden("tensor_pieces", [](Case& of) {
+    of.model = split_chain(2);
+    of.mesh = {.tensor = 2};
+    of.spec.activations.units = {InPieces(2, 2).graph, InPieces(2, 2).graph};
+  }));
   all.push_back(golden("last_round_of_one", [](Case& of) {
     shard_everything(of);
     of.spec.microbatches = 2;

@@ -90,7 +90,7 @@ void know_all_fields(const Program& program) {
   [[maybe_unused]] const auto& [op, on, pass, edge, of, part, microbatch, channel, peer, contributors, wire,
                                 when, operands, waits] = instructions[0];
   [[maybe_unused]] const auto& [operand_role, touched, region, operand_type, access] = operands[0];
-  [[maybe_unused]] const auto& [region_kind, region_spread, parameter, value] = region;
+  [[maybe_unused]] const auto& [region_kind, region_spread, parameter, value, begin, end] = region;
   [[maybe_unused]] const auto& [axes, granule] = region_spread;
   [[maybe_unused]] const auto& [granule_kind, granule_numel] = granule;
 }
@@ -106,6 +106,14 @@ const std::vector<Change>& changes() {
       {"units", [](Program& of) { of.units.push_back({.name = "embed"}); }},
       {"a unit's name", [](Program& of) { of.units[0].name = "embed\n"; }},
       {"a unit's parts", [](Program& of) { of.units[0].parts.clear(); }},
+      {"exchanges", [](Program& of) { of.units[0].exchanged = {{.value = 3, .of = -2}}; }},
+      {"pieces", [](Program& of) { of.units[0].pieces = {{.value = 3, .of = -2, .begin = 0, .end = 16}}; }},
+      {"exchanges and pieces",
+       [](Program& of) {
+         of.units[0].exchanged = {{.value = 3, .of = 2}};
+         of.units[0].pieces = {{.value = 3, .of = 1, .begin = 0, .end = 16},
+                               {.value = 4, .of = 1, .begin = 16, .end = 48}};
+       }},
       {"a part's name", [](Program& of) { of.units[0].parts[1] = "it's"; }},
       {"channels", [](Program& of) { of.channels.push_back({}); }},
       {"a channel's axis", [](Program& of) { of.channels[1].axis = Axis::world; }},
@@ -171,6 +179,9 @@ const std::vector<Change>& changes() {
       {"kind gaps", [](Program& of) { operand(of).region.kind = Region::Kind::gaps; }},
       {"a region's value", [](Program& of) { operand(of).region.value = SharedValue::output; }},
       {"kind value", [](Program& of) { operand(of).region = Region::of_value(2); }},
+      {"a region's first byte", [](Program& of) { operand(of).region.begin = 8; }},
+      {"a region's last byte", [](Program& of) { operand(of).region.end = 8; }},
+      {"bytes of a value", [](Program& of) { operand(of).region = Region::of_value(2, 4, 8); }},
       {"kind sum", [](Program& of) { operand(of).region.kind = Region::Kind::sum; }},
   };
   return all;

@@ -82,8 +82,11 @@ inline void draw_cuts(Draws& draws, std::vector<UnitSpec>& units, int ranks) {
 
 // On so many tensor ranks, of values of random bytes.
 inline UnitGraph random_split_graph(Draws& draws, const UnitSpec& unit, int ranks) {
-  UnitGraph graph = small_split_graph(ranks, 4 * draws.pick(1, 5000));
-  for (const ValueId value : {kSplitUp, kSplitUpGradient}) graph.values[value].bytes = draws.pick(0, 60000);
+  const int pieces = draws.chance(40) ? draws.pick(2, 4) : 1;
+  UnitGraph graph = small_split_graph(ranks, 4 * pieces * draws.pick(1, 5000 / pieces));
+  for (const ValueId value : {kSplitUp, kSplitUpGradient})
+    graph.values[value].bytes = pieces * draws.pick(0, 60000 / pieces);
+  if (pieces > 1) graph = InPieces(graph, pieces).graph;
   for (PartSpec& part : graph.parts) {
     if (!part.gradients || part.gradients->empty()) continue;
     const int turn = part.gradients->front();

@@ -2,6 +2,7 @@
 // parameters the first belongs to the first product, the second to the other.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,58 @@ inline UnitGraph small_split_graph(int ranks, std::int64_t part = 1024) {
   };
   return graph;
 }
+
+// The same where what is exchanged travels in so many pieces, and the products run on one at a time. What the
+// last part of a pass hands on it makes in pieces, too. Pieces of value v begin at `first[v]`.
+struct InPieces {
+  UnitGraph graph;
+  std::map<ValueId, ValueId> first = {};
+
+  InPieces(int ranks, int pieces, std::int64_t part = 1024)
+      : InPieces(small_split_graph(ranks, part), pieces) {}
+  // Of such a graph, perhaps with other bytes.
+  InPieces(UnitGraph split, int pieces) : graph(std::move(split)) {
+    using Shared = SharedValue;
+    const auto cut = [&](ValueId of, std::int64_t bytes, Held held) {
+      first[of] = graph.values.count();
+      for (int piece = 0; piece < pieces; ++piece)
+        graph.values.push_back({.name = "piece." + std::to_string(graph.values.count()),
+                                .bytes = bytes / pieces,
+                                .held = held,
+                                .piece_of = of,
+                                .begin = bytes / pieces * piece});
+    };
+    for (const ValueId shared : {Shared::output, Shared::output_gradient})
+      cut(shared, graph.output_bytes, Held::split);
+    for (ValueId id = 0; id <= kNormSum; ++id) cut(id, graph.values[id].bytes, graph.values[id].held);
+    for (ValueId made = 0; made <= kNormSum; ++made) {
+      const ValueId of = graph.values[made].exchanged;
+      if (of == kNoValue) continue;
+      graph.values[made].exchanged = kNoValue;
+      for (int piece = 0; piece < pieces; ++piece)
+        graph.values[first[made] + piece].exchanged = first[of] + piece;
+    }
+    const IdVector<PartSpec> whole = graph.parts;
+    graph.parts.clear();
+    const auto add = [&](int part_of, int piece) {
+      PartSpec& added = graph.parts.emplace_back(whole[part_of]);
+      if (piece < 0) return;
+      added.name += " " + std::to_string(piece);
+      for (std::vector<ValueId>* values : {&added.reads, &added.writes})
+        for (ValueId& value : *values)
+          if (first.contains(value)) value = first.at(value) + piece;
+    };
+    const auto each = [&](const std::vector<int>& parts) {
+      for (int piece = 0; piece < pieces; ++piece)
+        for (const int part_of : parts) add(part_of, piece);
+    };
+    add(0, -1);
+    each({1, 2});
+    each({3});
+    each({5, 7});
+    for (const int part_of : {4, 6, 8}) add(part_of, -1);
+  }
+};
 
 // Units of such parameters: the products' are cut, the norm's gradient is partial.
 inline std::vector<UnitSpec> split_chain(int units) {

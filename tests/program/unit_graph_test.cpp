@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "src/program/happens_before.h"
 #include "tessera/activations.h"
 #include "tessera/error.h"
+#include "tests/program/mesh_programs.h"
 #include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
 
@@ -274,6 +277,120 @@ TEST(UnitGraph, RefusesExchangesThatMeanNothing) {
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("on which there is one rank"), std::string::npos);
   }
+}
+
+// One piece is exchanged behind the part that makes it. What is made again is sent ahead of its reader, piece
+// by piece.
+TEST(UnitGraph, PiecesAreExchangedOneByOne) {
+  const InPieces in_pieces(2, 2);
+  const UnitGraph& graph = in_pieces.graph;
+  EXPECT_NO_THROW(graph.check("u", 2));
+  const auto piece = [&](ValueId value, int number) {
+    return "-> " + graph.values[in_pieces.first.at(value) + number].name;
+  };
+  using enum Pass;
+  EXPECT_EQ(steps_in(graph, forward, Recompute::none),
+            (Names{"norm", piece(kNormWhole, 0), piece(kNormWhole, 1), "up 0", "down 0", piece(kDownSum, 0),
+                   "up 1", "down 1", piece(kDownSum, 1), "add 0", "add 1"}));
+  EXPECT_EQ(steps_in(graph, backward, Recompute::none),
+            (Names{piece(kGradientWhole, 0), "down 0", piece(kGradientWhole, 1), piece(kNormWhole, 0), "up 0",
+                   "down 1", piece(kNormWhole, 1), piece(kNormSum, 0), "up 1", piece(kNormSum, 1),
+                   "down parameters", "up parameters", "norm"}));
+  EXPECT_EQ(steps_in(graph, recompute, Recompute::selective), Names{"norm"});
+  EXPECT_EQ(steps_in(graph, recompute, Recompute::full),
+            (Names{"norm", piece(kNormWhole, 0), piece(kNormWhole, 1), "up 0", "up 1"}));
+  EXPECT_TRUE(graph.overlap(kSplitUp, in_pieces.first.at(kSplitUp)));
+  EXPECT_FALSE(graph.overlap(in_pieces.first.at(kSplitUp), in_pieces.first.at(kSplitUp) + 1));
+  EXPECT_EQ(graph.bytes(Keep::saved), small_split_graph(2).bytes(Keep::saved));
+}
+
+TEST(UnitGraph, RefusesPiecesThatMeanNothing) {
+  const std::map<ValueId, ValueId> first = InPieces(2, 2).first;
+  const auto of = [&](UnitGraph& graph, ValueId value, int number) -> ValueSpec& {
+    return graph.values[first.at(value) + number];
+  };
+  const std::vector<Refused> all = {
+      {"begins at byte 8, and the pieces before it end at 0",
+       [&](UnitGraph& graph) { of(graph, kSplitUp, 0).begin = 8; }},
+      {"is the last piece and ends at byte 1024; what it is a piece of has 2048",
+       [&](UnitGraph& graph) {
+         of(graph, kSplitUp, 0).bytes = of(graph, kSplitUp, 1).bytes = of(graph, kSplitUp, 1).begin = 512;
+       }},
+      {"has no bytes",
+       [&](UnitGraph& graph) {
+         of(graph, kSplitUp, 0).bytes = of(graph, kSplitUp, 1).begin = 0;
+         of(graph, kSplitUp, 1).bytes = 2048;
+       }},
+      {"is copied and fp32, and a piece of 'norm', which is split and fp32",
+       [&](UnitGraph& graph) { of(graph, kSplitNorm, 1).held = Held::copied; }},
+      {"it is kept as that one is", [&](UnitGraph& graph) { of(graph, kSplitUp, 1).keep = Keep::saved; }},
+      {"which is one itself",
+       [&](UnitGraph& graph) {
+         of(graph, kSplitUp, 0).bytes = 2048;
+         of(graph, kSplitUp, 1).piece_of = first.at(kSplitUp);
+         of(graph, kSplitUp, 1).begin = 0;
+       }},
+      {"is a piece of value -1; it can be one of a value before its own",
+       [&](UnitGraph& graph) {
+         of(graph, kSplitUp, 0).bytes = 2048;
+         of(graph, kSplitUp, 1).piece_of = SharedValue::batch;
+       }},
+      {"which no part before it writes",
+       [&](UnitGraph& graph) { graph.parts.erase(graph.parts.begin() + 4); }},  // "down 1"
+      {"bytes of output, which no part of forward writes, or not all of them",
+       [&](UnitGraph& graph) { graph.parts.erase(graph.parts.begin() + 6); }},  // "add 1"
+      {"writes the output of its unit, which another part writes already",
+       [&](UnitGraph& graph) { graph.parts[6].writes = {SharedValue::output}; }},
+      {"the whole must be 2 times a part",
+       [&](UnitGraph& graph) {
+         of(graph, kNormWhole, 0).bytes -= 4;
+         of(graph, kNormWhole, 1).begin -= 4;
+         of(graph, kNormWhole, 1).bytes += 4;
+       }},
+  };
+  for (const Refused& refused : all) {
+    UnitGraph graph = InPieces(2, 2).graph;
+    refused.spoil(graph);
+    try {
+      graph.check("u", 2);
+      ADD_FAILURE() << "not refused: " << refused.words;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
+    }
+  }
+}
+
+// A part that works on one piece waits for the exchange of that piece, and for no other.
+TEST(UnitGraph, APieceWaitsForItsOwnExchange) {
+  const InPieces in_pieces(2, 4);
+  const StepSpec spec{
+      .strategy = {}, .activations = {.units = {in_pieces.graph, in_pieces.graph}}, .order = {}};
+  const WholeMesh made(split_chain(2), {.tensor = 2}, spec);
+  const Program& program = made.programs[0];
+  const HappensBefore order(program);
+  const auto exchange = [&](int number) {
+    for (InstructionId id = 0; id < program.instructions.count(); ++id)
+      if (program.at(id).lane == Lane::exchange && program.at(id).unit == 0 &&
+          program.at(id).operand(Role::to).region.value == in_pieces.first.at(kNormWhole) + number)
+        return id;
+    return -1;
+  };
+  const auto use = [&](const std::string& name) {
+    for (InstructionId id = 0; id < program.instructions.count(); ++id)
+      if (program.at(id).op == Opcode::use && program.at(id).unit == 0 &&
+          program.units[0].parts[program.at(id).part] == name)
+        return id;
+    return -1;
+  };
+  for (int number = 0; number < 4; ++number) {
+    const InstructionId up = use("up " + std::to_string(number));
+    EXPECT_TRUE(order.ordered(exchange(number), up));
+    if (number < 3) {
+      EXPECT_FALSE(order.ordered(exchange(number + 1), up));
+    }
+  }
+  EXPECT_TRUE(made.verified().ok()) << made.verified().to_string();
+  EXPECT_TRUE(made.proved().ok()) << made.proved().to_string();
 }
 
 // Each value has a buffer that begins where a part writes it and ends behind the last that reads it.

@@ -228,6 +228,39 @@ const std::map<std::string, Mutation>& mutations() {
              }
          return false;
        }},
+      {"an exchange takes another piece of the value",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.lane == Lane::exchange && of.operand(Role::from).region.is_piece();
+         });
+         if (!id) return false;
+         Operand& operand = operand_of(program.instructions[*id], draws.chance(50) ? Role::from : Role::to);
+         const std::vector<ValuePiece>& pieces = program.units[program.at(*id).unit].pieces;
+         const ValuePiece own = *program.units[program.at(*id).unit].piece(operand.region.value);
+         for (const ValuePiece& other : pieces)
+           if (other.of == own.of && other.value != own.value) {
+             operand.region = Region::of_value(other.value, other.begin, other.end);
+             return true;
+           }
+         return false;
+       }},
+      {"one piece is exchanged twice, and another never",
+       [](Program& program, Draws& draws) {
+         const auto id = place(program, draws, [](const Instruction& of) {
+           return of.lane == Lane::exchange && of.operand(Role::from).region.is_piece();
+         });
+         if (!id) return false;
+         Instruction& twice = program.instructions[*id];
+         for (InstructionId other = 0; other < program.instructions.count(); ++other) {
+           const Instruction& one = program.at(other);
+           if (other == *id || one.lane != Lane::exchange || one.unit != twice.unit ||
+               one.microbatch != twice.microbatch || one.buffer(Role::to) != twice.buffer(Role::to))
+             continue;
+           twice.operands = one.operands;
+           return true;
+         }
+         return false;
+       }},
       {"a sum over tensor ranks is a gather, or the other way round",
        [](Program& program, Draws& draws) {
          const auto id =
