@@ -18,16 +18,17 @@ struct RotaryShape {
   std::int64_t head_channels = 0;  // even
   std::int64_t row_numel = 0;      // at least heads * head_channels
   DType type = DType::fp32;
+  std::int64_t first_place = 0;  // of each sequence's first row, among all rows of a longer one
 };
 
 // Bytes of the table of angles, [sequence, head_channels] fp32.
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape);
 
 // Rotates in place. Channel i of a head's first half and channel i of its second half are a pair, which is
-// rotated by the angle place * frequencies[i]. This is "rotate half", the convention of Hugging Face's
-// checkpoints. Others pair neighbouring channels, which is the same model with permuted query and key
-// weights. `frequencies` [head_channels / 2] is in host memory on every device, see rotary_frequencies(). On
-// CUDA a head has at most 512 channels.
+// rotated by the angle (first_place + place) * frequencies[i]. This is "rotate half", the convention of
+// Hugging Face's checkpoints. Others pair neighbouring channels, which is the same model with permuted query
+// and key weights. `frequencies` [head_channels / 2] is in host memory on every device, see
+// rotary_frequencies(). On CUDA a head has at most 512 channels.
 void rotary_forward(const ComputeContext& context, const RotaryShape& shape, const float* frequencies,
                     void* tensor);
 

@@ -36,8 +36,9 @@ struct Initial {
   double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
 };
 
-// The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned. On the
-// CPU those of a block (with_tensor_blocks()) may be aligned to their elements only.
+// The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned; those of
+// pieces of values are aligned as their offsets are. On the CPU those of a block (with_tensor_blocks()) may
+// be aligned to their elements only.
 struct ModuleContext {
   Pass pass = Pass::forward;
   StepKind kind = StepKind::train;
@@ -47,6 +48,7 @@ struct ModuleContext {
   void* stream = nullptr;  // the compute lane's cudaStream_t; null on the CPU
   int tensor_ranks = 1;    // among which the layer is split; this one's number is tensor_rank
   int tensor_rank = 0;
+  int exchange_chunks = 1;            // TrainerOptions::exchange_chunks
   std::span<void* const> parameters;  // in the order of Module::parameters(), whole
   // Backward only, in the same order: where to write the gradient of loss_scale · Σ loss (the sum over
   // tokens, not the mean), in the parameter's type; null for a frozen parameter, and for one that the part is

@@ -8,12 +8,14 @@ namespace tessera {
 // Together with a shape this decides how much memory the compute needs. Converts from a number of threads,
 // which means that many on the CPU.
 struct Target {
-  constexpr Target(int thread_count = 1, DeviceType device_type = DeviceType::cpu, int tensor_ranks = 1)
-      : threads(thread_count), device(device_type), tensor(tensor_ranks) {}
+  constexpr Target(int thread_count = 1, DeviceType device_type = DeviceType::cpu, int tensor_ranks = 1,
+                   int chunks = 1)
+      : threads(thread_count), device(device_type), tensor(tensor_ranks), exchange_chunks(chunks) {}
 
   int threads;  // on the CPU; ignored on another device
   DeviceType device;
-  int tensor;  // ranks along the mesh's tensor axis
+  int tensor;           // ranks along the mesh's tensor axis
+  int exchange_chunks;  // of rows, in which what these exchange travels, see TrainerOptions
 };
 
 }  // namespace tessera

@@ -24,8 +24,14 @@ struct TrainerOptions {
   int microbatches = 1;
   int last_round_ranks = 0;
   int evaluation_microbatches = 1;  // per evaluation
-  bool generation = false;          // plans a program for generate()
-  std::uint64_t seed = 1;           // of the initial weights, and of what modules draw in training
+  // With several tensor ranks: modules cut what these exchange into so many chunks of rows. One chunk travels
+  // while the products of the one before run. Of each chunk a rank has consecutive rows, so that the bits
+  // differ from those of another count (docs/numerics.md). Products are smaller, and backward keeps more. 1:
+  // each exchange is one. UsageError where the rows of a microbatch cannot be cut so, and of modules that do
+  // not.
+  int exchange_chunks = 1;
+  bool generation = false;  // plans a program for generate()
+  std::uint64_t seed = 1;   // of the initial weights, and of what modules draw in training
 };
 
 // How the microbatches of a training step are dealt to the data ranks.

@@ -64,7 +64,7 @@ void fill_table(const ComputeContext& context, const RotaryShape& shape, const f
   parallel_ranges(context.threads, shape.sequence, 64, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t place = begin; place < end; ++place)
       for (std::int64_t i = 0; i < half; ++i) {
-        const Rotation rotation = rotation_of(place, frequencies[i]);
+        const Rotation rotation = rotation_of(shape.first_place + place, frequencies[i]);
         table[place * shape.head_channels + i] = rotation.cosine;
         table[place * shape.head_channels + half + i] = rotation.sine;
       }

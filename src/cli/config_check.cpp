@@ -148,6 +148,17 @@ void check_strategy(const Config& config) {
           fmt::format(
               "strategy.resident_units needs strategy.stage = 3, where units are released; the stage is {}",
               strategy.stage));
+  const std::int64_t chunks = strategy.exchange_chunks;
+  require(
+      chunks == 1 || config.mesh.tensor > 1,
+      fmt::format("strategy.exchange_chunks is {}; it needs mesh.tensor of 2 or more, whose ranks exchange "
+                  "values; it is {}",
+                  chunks, config.mesh.tensor));
+  require(chunks == 1 || config.numerics.tensor_blocks == 1,
+          fmt::format(
+              "strategy.exchange_chunks is {} and numerics.tensor_blocks {}; blocks exchange values whole, "
+              "so one of them must be 1",
+              chunks, config.numerics.tensor_blocks));
   require(
       !strategy.state_over_replicas || (strategy.stage > 0 && config.mesh.replicate > 1),
       fmt::format("strategy.state_over_replicas needs strategy.stage of 1 or more and mesh.replicate of 2 or "

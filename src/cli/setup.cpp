@@ -128,6 +128,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   // No more than the data hold: fit_evaluation().
   const bool evaluates = run.evaluate_every > 0 && run.evaluation_microbatches > 0;
   options.evaluation_microbatches = evaluates ? static_cast<int>(run.evaluation_microbatches) : 1;
+  options.exchange_chunks = static_cast<int>(config.strategy.exchange_chunks);
   options.generation = run.sample_tokens > 0;
   options.seed = static_cast<std::uint64_t>(run.seed);
   EngineOptions& engine = options.engine;

@@ -1,10 +1,13 @@
 #include "src/nn/block_graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "kernels/kernels.h"
+#include "src/nn/block_chunks.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -13,7 +16,7 @@ namespace {
 
 // What several tensor ranks have besides.
 void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, IdVector<ValueSpec>& values) {
-  const BlockFlow flow(config, shapes.split);
+  const BlockFlow flow(config, shapes.split, shapes.chunks);
   const auto add = [&](ValueId id, std::string name, std::int64_t bytes, Held held, ValueId exchanged) {
     if (id != values.count()) throw Error("block: the values are out of order");
     values.push_back({.name = std::move(name), .bytes = bytes, .held = held, .exchanged = exchanged});
@@ -203,6 +206,7 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
   add({"norm1", forward, &Run::norm1, {kInput}, {kNorm1, kMean1, kRstd1}, norm});
   add({"qkv", forward, &Run::qkv, {flow.qkv_input}, {flow.own_qkv}, qkv});
   if (flow.shares) {
+    if (flow.chunks > 1) add({"part of a head", forward, &Run::part_of_head, {kOwnQkv}, {}});
     all.back().writes.push_back(kPart);
     add({"heads", forward, &Run::heads, {kOwnQkv, kPartsWhole}, {kQkv}, heads});
   }
@@ -306,17 +310,22 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
        {},
        norm,
        &At::norm1});
-  return all;
+  return flow.chunks > 1 ? in_chunks(flow, all) : all;
 }
 
 UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes, const Target& target) {
   UnitGraph graph;
   graph.output_bytes = shapes.stream_bytes;
   graph.values = block_values(config, shapes);
-  const Costs costs(config, shapes, target);
-  for (const BlockPart& part : block_parts(BlockFlow(config, shapes.split))) {
+  const BlockFlow flow(config, shapes.split, shapes.chunks);
+  if (flow.chunks > 1) cut_into_chunks(flow, shapes, target, graph.values);
+  const BlockShapes of_chunk = shapes.of_chunk(0);
+  const Costs all_rows(config, shapes, target), chunk_rows(config, of_chunk, target);
+  for (const BlockPart& part : block_parts(flow)) {
+    const bool whole = part.chunk == kAllChunks;
+    const Costs& costs = whole ? all_rows : chunk_rows;
     PartSpec& spec = graph.parts.emplace_back();
-    spec.name = part.name;
+    spec.name = whole ? part.name : fmt::format("{}, chunk {}", part.name, part.chunk);
     spec.pass = part.pass;
     spec.reads = part.reads;
     spec.writes = part.writes;

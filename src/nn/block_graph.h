@@ -22,6 +22,7 @@ struct BlockPart {
   BlockWork work = BlockWork::memory;
   // The layer whose parameters' gradients it writes; nullptr: none.
   std::size_t BlockIndices::*gradients = nullptr;
+  int chunk = kAllChunks;  // of rows, that it runs on; of these its reads and writes are the pieces
 };
 
 // In the order in which they run.

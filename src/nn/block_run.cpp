@@ -5,11 +5,13 @@
 
 namespace tessera::nn {
 
-BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes)
+BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes,
+                   int chunk)
     : config_(config),
       context_(context),
       shapes_(shapes),
-      flow_(config, shapes.split),
+      chunk_(chunk),
+      flow_(config, shapes.split, shapes.chunks),
       indices_(config),
       compute_(compute_context(context)) {
   attention_shape_.dropout =
@@ -24,6 +26,10 @@ void BlockRun::norm1() const {
 void BlockRun::qkv() const {
   linear(shapes_.qkv, value(flow_.qkv_input), indices_.qkv, value(flow_.own_qkv));
   if (!flow_.shares) return rotate();
+  if (chunk_ == kAllChunks) part_of_head();
+}
+
+void BlockRun::part_of_head() const {
   const std::int64_t part = 2 * shapes_.part_channels, queries = shapes_.attention.channels;
   copy_columns(part, {value(kOwnQkv), shapes_.qkv.out, queries}, {value(kPart), part});
 }
@@ -247,7 +253,7 @@ NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
 }
 
 void BlockRun::drop(Branch branch, const void* tensor, void* output) const {
-  drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output);
+  drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output, chunk_);
 }
 
 kernels::SwigluShape BlockRun::swiglu() const {

@@ -79,8 +79,9 @@ enum BlockValue : ValueId {
   kOwnQkvGradient,  // as kOwnQkv
 };
 
-// Which values stand where they depend on dropout and ranks.
+// Which values stand where they depend on dropout, ranks and chunks.
 struct BlockFlow {
+  int chunks;
   bool drops;
   bool split;   // over several tensor ranks
   bool shares;  // of which several share a head of keys and values
@@ -91,8 +92,9 @@ struct BlockFlow {
   // What the product of queries, keys and values makes, and its gradient.
   ValueId own_qkv, own_qkv_gradient;
 
-  BlockFlow(const TransformerConfig& config, BlockSplit block_split)
-      : drops(config.dropout > 0),
+  BlockFlow(const TransformerConfig& config, BlockSplit block_split, int chunk_count)
+      : chunks(chunk_count),
+        drops(config.dropout > 0),
         split(block_split != BlockSplit::none),
         shares(block_split == BlockSplit::head_parts),
         mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
@@ -103,19 +105,30 @@ struct BlockFlow {
         attention_branch_whole(split ? ValueId{kAttentionBranchWhole} : attention_branch),
         own_qkv(shares ? kOwnQkv : kQkv),
         own_qkv_gradient(shares ? kOwnQkvGradient : kQkvGradient) {}
+
+  // The values of a block besides pieces.
+  ValueId wholes() const {
+    if (!split) return kValuesAlone;
+    return shares ? ValueId{kOwnQkvGradient} + 1 : ValueId{kValuesOfHeads};
+  }
+  // With several chunks: what a part touches of a value where it runs on one of them (block_chunks.cpp).
+  ValueId piece(ValueId whole, int chunk) const;
 };
 
 // Runs one part on one microbatch. The values that a part reads and writes are in the table of parts
 // (block_graph.cpp).
 class BlockRun {
  public:
-  // All arguments outlive it.
-  BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes);
+  // All arguments outlive it. `chunk`: the one that the part runs on, of which the shapes are; kAllChunks:
+  // none.
+  BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes,
+           int chunk = kAllChunks);
 
   // Forward, and what a recompute runs in place of norm2().
   void norm1() const;
   void qkv() const;
-  void heads() const;  // where ranks share a head of keys and values; so is heads_gradient()
+  void part_of_head() const;  // what qkv() ends with where there are several chunks and ranks share a head
+  void heads() const;         // where ranks share a head of keys and values; so is heads_gradient()
   void attention() const;
   void projection() const;
   void attention_branch() const;  // on several tensor ranks, behind the sum; so are those of this kind below
@@ -167,7 +180,9 @@ class BlockRun {
   // What ends in the residual stream; numbers its dropout, behind the attention's heads.
   enum Branch : std::uint8_t { kOfAttention, kOfMlp };
 
-  void* value(ValueId id) const { return context_.value(id); }
+  void* value(ValueId id) const {
+    return context_.value(chunk_ == kAllChunks ? id : flow_.piece(id, chunk_));
+  }
 
   NormPass norm_pass(ValueId mean, ValueId rstd) const;
 
@@ -192,6 +207,7 @@ class BlockRun {
   const TransformerConfig& config_;
   const ModuleContext& context_;
   const BlockShapes& shapes_;
+  const int chunk_;
   const BlockFlow flow_;
   kernels::AttentionShape attention_shape_ = shapes_.attention;
   BlockIndices indices_;

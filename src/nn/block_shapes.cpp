@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -39,12 +41,21 @@ BlockSplit split_of(const TransformerConfig& config, int tensor_ranks) {
   return config.kv_heads % tensor_ranks == 0 ? BlockSplit::heads : BlockSplit::head_parts;
 }
 
-BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batch, int ranks)
-    : split(split_of(config, ranks)),
-      tensor_ranks(ranks),
+BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batch, const Target& target)
+    : split(split_of(config, target.tensor)),
+      tensor_ranks(target.tensor),
+      chunks(target.exchange_chunks),
       rows(batch.tokens()),
-      stream_rows(part_of(config.model, "tokens of a microbatch", rows, ranks)),
-      hidden(part_of(config.model, "hidden", config.hidden, ranks)) {
+      stream_rows(stream_rows_of(config, batch, target)),
+      hidden(part_of(config.model, "hidden", config.hidden, target.tensor)) {
+  const int ranks = target.tensor;
+  const std::int64_t of_chunk = rows / chunks;
+  if (!config.rotary.empty() && of_chunk % batch.length != 0 && batch.length % of_chunk != 0)
+    throw UsageError(
+        fmt::format("{}: exchange_chunks is {}, which cuts {} sequences of {} tokens into chunks of {}; a "
+                    "chunk must be whole "
+                    "sequences, or a whole part of one",
+                    config.model, chunks, batch.sequences, batch.length, of_chunk));
   const auto linear = [&](std::int64_t in, std::int64_t out) {
     return kernels::LinearShape{.rows = rows, .in = in, .out = out, .type = config.type};
   };
@@ -84,6 +95,23 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
   part_bytes = column_bytes * 2 * part_channels;
   up_bytes = column_bytes * up.out;
   hidden_bytes = column_bytes * hidden;
+}
+
+BlockShapes BlockShapes::of_chunk(int chunk) const {
+  BlockShapes part = *this;
+  part.rows /= chunks;
+  part.stream_rows /= chunks;
+  for (kernels::LinearShape* shape : {&part.qkv, &part.projection, &part.up, &part.down})
+    shape->rows = part.rows;
+  const std::int64_t first = part.rows * chunk;
+  part.rotary.batch = std::max<std::int64_t>(1, part.rows / rotary.sequence);
+  part.rotary.sequence = std::min(part.rows, rotary.sequence);
+  part.rotary.first_place = first % rotary.sequence;
+  for (std::int64_t* bytes :
+       {&part.stream_bytes, &part.whole_bytes, &part.sum_bytes, &part.heads_bytes, &part.qkv_bytes,
+        &part.own_qkv_bytes, &part.part_bytes, &part.up_bytes, &part.hidden_bytes})
+    *bytes /= chunks;
+  return part;
 }
 
 NormPass norm_of(const TransformerConfig& config, const BlockShapes& shapes) {

@@ -34,6 +34,7 @@ struct BlockShapes {
   kernels::RotaryShape rotary;
   kernels::LinearShape qkv, projection, up, down;
   std::int64_t tensor_ranks = 1;
+  int chunks = 1;                // of rows, in which values are exchanged
   std::int64_t rows = 0;         // tokens
   std::int64_t stream_rows = 0;  // this rank's of the residual stream
   std::int64_t hidden = 0;       // columns of the activation function's output
@@ -53,8 +54,10 @@ struct BlockShapes {
   std::int64_t up_bytes = 0;       // input of the activation function
   std::int64_t hidden_bytes = 0;   // output of the activation function
 
-  // Throws UsageError where the ranks cannot have equal parts.
-  BlockShapes(const TransformerConfig& config, const BatchShape& batch, int tensor_ranks);
+  // Throws UsageError where the ranks, or chunks, cannot have equal parts.
+  BlockShapes(const TransformerConfig& config, const BatchShape& batch, const Target& target);
+  // The same of one chunk's rows, for what goes row by row: all but attention.
+  BlockShapes of_chunk(int chunk) const;
 };
 
 NormPass norm_of(const TransformerConfig& config, const BlockShapes& shapes);

@@ -55,6 +55,7 @@ class ClassifierLayer final : public Module {
 
   // In training all work is left to backward.
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
+    check_one_chunk("mlp", target);
     const MlpShapes shapes(layer_, shape, target.tensor);
     ModuleNeeds needs;
     needs.activations.values = values(shapes, target);

@@ -46,6 +46,7 @@ class HiddenLayer final : public Module {
   }
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
+    check_one_chunk("mlp", target);
     const MlpShapes shapes(layer_, shape, target.tensor);
     ModuleNeeds needs;
     needs.activations.output_bytes = activated(shapes) * bytes_of(layer_.type);

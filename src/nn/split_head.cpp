@@ -34,7 +34,7 @@ SplitHead::SplitHead(const TransformerConfig& config, const BatchShape& shape, c
     : config_(config),
       target_(target),
       tokens_(shape.tokens()),
-      stream_rows_(part_of(config.model, "tokens of a microbatch", tokens_, target.tensor)),
+      stream_rows_(stream_rows_of(config, shape, target)),
       columns_(padded_part(config.vocabulary, target.tensor)),
       chunk_rows_(kernels::rows_per_chunk({.rows = tokens_,
                                            .channels = config.channels,
@@ -104,6 +104,7 @@ IdVector<ValueSpec> SplitHead::values() const {
                       .bytes = of_rank * ranks,
                       .exchanged = statistics(chunk)});
   }
+  for (const ValueId made : {kNormWhole, kNormSum}) exchange_in_chunks(values, made, target_);
   return values;
 }
 

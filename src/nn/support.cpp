@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tessera/error.h"
+#include "tessera/operand.h"
 
 namespace tessera::nn {
 
@@ -24,11 +25,48 @@ std::int64_t part_of(std::string_view model, std::string_view what, std::int64_t
   return count / ranks;
 }
 
+void check_one_chunk(std::string_view what, const Target& target) {
+  if (target.exchange_chunks != 1)
+    throw UsageError(fmt::format("{}: exchange_chunks is {}, and it exchanges values whole; set it to 1",
+                                 what, target.exchange_chunks));
+}
+
+ValueId add_pieces(IdVector<ValueSpec>& values, ValueId of, std::int64_t bytes, int chunks) {
+  const ValueId first = values.count();
+  const std::string name = of >= 0 ? values[of].name : std::string(name_of(role_of(of)));
+  const Held held = of >= 0 ? values[of].held : Held::split;
+  const DType type = of >= 0 ? values[of].type : DType::fp32;
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    values.push_back({.name = fmt::format("{}.{}", name, chunk),
+                      .bytes = bytes / chunks,
+                      .held = held,
+                      .type = type,
+                      .piece_of = of,
+                      .begin = chunk * (bytes / chunks)});
+  return first;
+}
+
+void exchange_in_chunks(IdVector<ValueSpec>& values, ValueId made, const Target& target) {
+  const int chunks = target.exchange_chunks;
+  if (chunks == 1) return;
+  const ValueId of = values[made].exchanged;
+  const auto pieces = [&](ValueId value, std::int64_t bytes) {
+    for (ValueId id = 0; id < values.count(); ++id)
+      if (values[id].piece_of == value) return id;
+    return add_pieces(values, value, bytes, chunks);
+  };
+  values[made].exchanged = kNoValue;
+  const ValueId from = pieces(of, of >= 0 ? values[of].bytes : values[made].bytes / target.tensor);
+  const ValueId to = pieces(made, values[made].bytes);
+  for (int chunk = 0; chunk < chunks; ++chunk) values[to + chunk].exchanged = from + chunk;
+}
+
 std::string words_of_ranks(const Target& target) {
   if (target.tensor == 1) return "";
   // Up to three parts have one order, whether they are added as a chain or as a tree.
-  return fmt::format(", on {} tensor ranks{}", target.tensor,
-                     target.tensor > 3 ? ", which are added as a tree" : "");
+  return fmt::format(
+      ", on {} tensor ranks{}{}", target.tensor, target.tensor > 3 ? ", which are added as a tree" : "",
+      target.exchange_chunks > 1 ? fmt::format(", each with rows of {} chunks", target.exchange_chunks) : "");
 }
 
 std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share) {

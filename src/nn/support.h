@@ -34,6 +34,16 @@ void check_type(std::string_view model, DType type);
 // have equal parts.
 std::int64_t part_of(std::string_view model, std::string_view what, std::int64_t count, int ranks);
 
+// Throws UsageError unless the target's tensor ranks exchange in one chunk, naming what does not cut its own.
+void check_one_chunk(std::string_view what, const Target& target);
+
+// Appends the pieces of a value, which has so many bytes and may be one that units share, one for each chunk.
+// Returns the first.
+ValueId add_pieces(IdVector<ValueSpec>& values, ValueId of, std::int64_t bytes, int chunks);
+// Makes the pieces of a value by an exchange of the pieces of what it is exchanged from, in place of the
+// whole. Appends those that are not there. For one chunk nothing changes.
+void exchange_in_chunks(IdVector<ValueSpec>& values, ValueId made, const Target& target);
+
 // ", on 2 tensor ranks"; empty for one. For Module::numerics().
 std::string words_of_ranks(const Target& target);
 

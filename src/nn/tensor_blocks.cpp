@@ -83,6 +83,7 @@ std::shared_ptr<const BlockedModule::Plan> BlockedModule::plan_of(const BatchSha
   std::shared_ptr<const Plan>& plan =
       plans_[{shape.sequences, shape.length, target.threads, target.device, target.tensor}];
   if (plan != nullptr) return plan;
+  check_one_chunk("tensor_blocks", target);
   if (target.tensor < 1 || blocks_ % target.tensor != 0)
     throw UsageError(fmt::format(
         "tensor_blocks is {} and there are {} tensor ranks: each has as many blocks, so make tensor_blocks a "

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/kernels.h"
+#include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -16,9 +19,33 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 
-StreamRows stream_rows(const ModuleContext& context) {
-  const std::int64_t count = context.shape.tokens() / context.tensor_ranks;
-  return {.first = count * context.tensor_rank, .count = count};
+StreamRows stream_rows(const ModuleContext& context, int chunk) {
+  const std::int64_t of_chunk = context.shape.tokens() / context.exchange_chunks;
+  const std::int64_t count = of_chunk / context.tensor_ranks;
+  return {.first = of_chunk * chunk + count * context.tensor_rank, .count = count};
+}
+
+std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target) {
+  const std::int64_t tokens = shape.tokens(), chunks = target.exchange_chunks;
+  if (chunks < 1)
+    throw UsageError(fmt::format("{}: exchange_chunks is {}; it must be 1 or more", config.model, chunks));
+  if (chunks > 1 && target.tensor == 1)
+    throw UsageError(
+        fmt::format("{}: exchange_chunks is {}, but mesh.tensor is 1 and nothing is exchanged; set it to 1",
+                    config.model, chunks));
+  const std::int64_t rows = part_of(config.model, "tokens of a microbatch", tokens, target.tensor);
+  if (rows % chunks != 0)
+    throw UsageError(
+        fmt::format("{}: exchange_chunks is {}, but each of {} tensor ranks has {} tokens of a microbatch; "
+                    "chunks must have equal parts of them",
+                    config.model, chunks, target.tensor, rows));
+  if (chunks > 1 && target.device != DeviceType::cpu && rows / chunks % 64 != 0)
+    throw UsageError(
+        fmt::format("{}: exchange_chunks is {}, so that a tensor rank has {} tokens of a chunk; on a GPU it "
+                    "must have a multiple of "
+                    "64, which keeps pieces of values aligned to 256 bytes",
+                    config.model, chunks, rows / chunks));
+  return rows;
 }
 
 std::string words_of_dropout(const char* name, std::uint32_t threshold) {
@@ -27,14 +54,21 @@ std::string words_of_dropout(const char* name, std::uint32_t threshold) {
 
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                  const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
-                 void* output) {
+                 void* output, int chunk) {
+  if (chunk == kAllChunks && context.exchange_chunks > 1) {
+    const std::int64_t bytes = stream_rows(context, 0).count * config.channels * bytes_of(config.type);
+    for (int each = 0; each < context.exchange_chunks; ++each)
+      drop_stream(config, context, compute, matrix, at(tensor, each * bytes), at(output, each * bytes), each);
+    return;
+  }
+  const StreamRows rows = stream_rows(context, std::max(chunk, 0));
   kernels::dropout(compute,
                    {.batch = context.shape.sequences,
                     .sequence = context.shape.length,
                     .channels = config.channels,
                     .type = config.type,
-                    .first_row = stream_rows(context).first,
-                    .rows = stream_rows(context).count},
+                    .first_row = rows.first,
+                    .rows = rows.count},
                    dropout_of(context, config.dropout, matrix), tensor, output);
 }
 

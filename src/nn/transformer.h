@@ -46,22 +46,27 @@ struct TransformerConfig {
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
 
-// This rank's rows of the residual stream, of all tokens of the microbatch.
+// This rank's rows of the residual stream in one of the context's chunks (exchange_chunks), of all tokens of
+// the microbatch. Each chunk has consecutive tokens, of which each tensor rank has consecutive ones.
 struct StreamRows {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
-StreamRows stream_rows(const ModuleContext& context);
+StreamRows stream_rows(const ModuleContext& context, int chunk);
+// The same of all chunks together, in which a rank's rows lie one behind the other. Throws UsageError where
+// the ranks and chunks cannot have equal parts.
+std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target);
+constexpr int kAllChunks = -1;
 
 // ", dropout 6554 / 65536" for a threshold, empty for 0. For Module::numerics().
 std::string words_of_dropout(const char* name, std::uint32_t threshold);
 
-// output = dropout(tensor) in a training step, and a copy in other steps; both are [stream_rows, channels].
-// Give the same `matrix` in every pass, and a different one for each tensor that the unit drops from. output
-// may be tensor.
+// output = dropout(tensor) in a training step, and a copy in other steps; both are [rows, channels], with
+// this rank's rows of a chunk or of all. Give the same `matrix` in every pass, and a different one for each
+// tensor that the unit drops from. output may be tensor.
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                  const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
-                 void* output);
+                 void* output, int chunk = kAllChunks);
 
 // Parameters: embed.token [vocabulary, channels] and, with learned positions, embed.position [context,
 // channels]. Saves nothing.

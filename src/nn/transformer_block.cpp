@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -14,11 +17,7 @@ namespace {
 
 class Block final : public Module {
  public:
-  Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {
-    for (const BlockSplit split : {BlockSplit::none, BlockSplit::heads, BlockSplit::head_parts})
-      for (const BlockPart& part : block_parts(BlockFlow(config, split)))
-        runs_[static_cast<int>(split)].push_back(part.run);
-  }
+  Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {}
 
   std::vector<ParameterSpec> parameters() const override {
     const std::int64_t channels = config_.channels;
@@ -68,7 +67,7 @@ class Block final : public Module {
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
-    const BlockShapes shapes(config_, shape, target.tensor);
+    const BlockShapes shapes(config_, shape, target);
     ModuleNeeds needs;
     needs.activations = block_graph(config_, shapes, target);
     const auto tokens = static_cast<double>(shape.tokens());
@@ -89,16 +88,34 @@ class Block final : public Module {
   }
 
   void run(int part, const ModuleContext& context) override {
-    const BlockShapes shapes(config_, context.shape, context.tensor_ranks);
-    const BlockRun run(config_, context, shapes);
-    (run.*runs_[static_cast<int>(shapes.split)][part])();
+    const BlockShapes shapes(
+        config_, context.shape,
+        {context.threads, context.device, context.tensor_ranks, context.exchange_chunks});
+    const auto [run, chunk] = runs_of(shapes.split, shapes.chunks)[part];
+    if (chunk == kAllChunks) return (BlockRun(config_, context, shapes).*run)();
+    const BlockShapes of_chunk = shapes.of_chunk(chunk);
+    (BlockRun(config_, context, of_chunk, chunk).*run)();
   }
 
  private:
+  struct RunOfPart {
+    void (BlockRun::*run)() const;
+    int chunk;
+  };
+  // By part; made once.
+  const IdVector<RunOfPart>& runs_of(BlockSplit split, int chunks) {
+    const std::lock_guard lock(mutex_);
+    IdVector<RunOfPart>& runs = runs_[{split, chunks}];
+    if (runs.empty())
+      for (const BlockPart& part : block_parts(BlockFlow(config_, split, chunks)))
+        runs.push_back({part.run, part.chunk});
+    return runs;
+  }
+
   TransformerConfig config_;
   std::int64_t index_;
-  // [split][part].
-  IdArray<IdVector<void (BlockRun::*)() const>, 3> runs_;
+  std::mutex mutex_;
+  std::map<std::pair<BlockSplit, int>, IdVector<RunOfPart>> runs_;  // guarded by mutex_
 };
 
 }  // namespace

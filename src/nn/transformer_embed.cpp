@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "src/nn/transformer.h"
 
@@ -38,7 +39,7 @@ class Embed final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     const bool drops = config_.dropout > 0, split = target.tensor > 1;
-    const std::int64_t rows = part_of(config_.model, "tokens of a microbatch", shape.tokens(), target.tensor);
+    const std::int64_t rows = stream_rows_of(config_, shape, target);
     ModuleNeeds needs;
     UnitGraph& graph = needs.activations;
     graph.output_bytes = rows * config_.channels * bytes_of(config_.type);
@@ -127,6 +128,7 @@ class Embed final : public Module {
                             .exchanged = kRows});
     graph.values.push_back(
         {.name = "gradient.whole", .bytes = numel * bytes_of(config_.type), .exchanged = own_gradient()});
+    for (const ValueId made : {kRowsSum, kGradientWhole}) exchange_in_chunks(graph.values, made, target);
   }
 
   ParameterSpec table(const char* name, std::int64_t rows) const {
@@ -144,18 +146,22 @@ class Embed final : public Module {
   void positions(const ModuleContext& context, const kernels::ComputeContext& compute) const {
     const auto* sum = static_cast<const float*>(context.value(kRowsSum));
     void* output = context.value(kOutput);
-    const StreamRows rows = stream_rows(context);
-    if (config_.learned_positions)
-      kernels::add_positions(compute,
-                             {.first_row = rows.first,
-                              .rows = rows.count,
-                              .sequence = context.shape.length,
-                              .channels = config_.channels,
-                              .type = config_.type},
-                             sum, context.parameters[kPosition], output);
-    else
-      kernels::finish_sum(compute, {.rows = rows.count, .channels = config_.channels, .type = config_.type},
-                          sum, nullptr, output);
+    for (int chunk = 0; chunk < context.exchange_chunks; ++chunk) {
+      const StreamRows rows = stream_rows(context, chunk);
+      const std::int64_t before = chunk * rows.count * config_.channels;
+      void* rows_output = at(output, before * bytes_of(config_.type));
+      if (config_.learned_positions)
+        kernels::add_positions(compute,
+                               {.first_row = rows.first,
+                                .rows = rows.count,
+                                .sequence = context.shape.length,
+                                .channels = config_.channels,
+                                .type = config_.type},
+                               sum + before, context.parameters[kPosition], rows_output);
+      else
+        kernels::finish_sum(compute, {.rows = rows.count, .channels = config_.channels, .type = config_.type},
+                            sum + before, nullptr, rows_output);
+    }
     drop_stream(config_, context, compute, 0, output, output);
   }
 

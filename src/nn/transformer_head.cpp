@@ -104,7 +104,7 @@ class Head final : public Module {
 
   void run(int part, const ModuleContext& context) override {
     if (context.tensor_ranks > 1) {
-      const Target target(context.threads, context.device, context.tensor_ranks);
+      const Target target(context.threads, context.device, context.tensor_ranks, context.exchange_chunks);
       return SplitHead(config_, context.shape, target).run(part, context);
     }
     const kernels::ComputeContext compute = compute_context(context);

@@ -150,6 +150,7 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.device = options.engine.device;
   context.stream = engine.stream();
   context.tensor_ranks = options.engine.mesh.tensor;
+  context.exchange_chunks = options.exchange_chunks;
   context.tensor_rank = options.engine.mesh.place(engine.rank(), Axis::tensor);
   bind(use, lease, context);
   context.batch = batch;

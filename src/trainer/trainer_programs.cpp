@@ -37,7 +37,7 @@ CostModel with_operations(CostModel rates, const Model& model, const TrainerOpti
 
 Target target_of(const TrainerOptions& options) {
   const EngineOptions& engine = options.engine;
-  return {engine.threads_per_rank, engine.device, engine.mesh.tensor};
+  return {engine.threads_per_rank, engine.device, engine.mesh.tensor, options.exchange_chunks};
 }
 
 BatchShape generation_shape(const TrainerOptions& options) {
@@ -187,6 +187,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
   TrainerOptions alone = options;
   alone.last_round_ranks = 0;
   alone.engine.mesh = {};
+  alone.exchange_chunks = 1;
   alone.engine.strategy.placements = {};
   alone.engine.strategy.resident_units = 0;
   alone.engine.strategy.state_over_replicas = false;

@@ -67,6 +67,7 @@ struct RunConfig {
   int heads = 0;
   int kv_heads = 0;  // of Llama, where `heads` is given; 0: as many
   int tensor_blocks = 1;
+  int exchange_chunks = 1;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -100,6 +101,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.tensor > 1 ? " tensor " + std::to_string(run.tensor) : "") +
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
+         (run.exchange_chunks > 1 ? " in " + std::to_string(run.exchange_chunks) + " chunks" : "") +
          (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
@@ -266,6 +268,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   if (run.family == Family::mlp) options.batch = {.sequences = 12, .length = 1};
   options.microbatches = run.microbatches;
   options.last_round_ranks = run.last_round_ranks;
+  options.exchange_chunks = run.exchange_chunks;
   options.seed = 5;
   return options;
 }

@@ -67,6 +67,52 @@ TEST_P(TensorMatrix, NoStrategyChangesABit) {
     }
 }
 
+bool cuts_exchanges(const RunConfig& run) { return run.family != Family::mlp; }
+
+// Chunks deal other rows of the residual stream to the ranks, and no more.
+TEST_P(TensorMatrix, InChunksLossesAreThoseOfOneRank) {
+  RunConfig run = base(GetParam());
+  if (!cuts_exchanges(run)) return;
+  const RunResult alone = known_run(run);
+  run.exchange_chunks = 3;
+  for (const int ranks : {2, 4}) {
+    run.tensor = ranks;
+    const RunResult chunks = known_run(run);
+    const bool fp32 = run.dtype == DType::fp32;
+    EXPECT_LT(furthest(chunks.losses, alone.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
+    EXPECT_LT(furthest(chunks.norms, alone.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+    RunConfig whole = run;
+    whole.exchange_chunks = 1;
+    // Not the bits: a rank's part of the gradients of norms is of other rows.
+    EXPECT_NE(known_run(whole).norms, chunks.norms) << to_string(run) << " has no chunks";
+    EXPECT_NE(known_run(whole).fingerprint, chunks.fingerprint);
+  }
+}
+
+TEST_P(TensorMatrix, InChunksNoStrategyChangesABit) {
+  RunConfig run = base(GetParam());
+  if (!cuts_exchanges(run)) return;
+  run.tensor = GetParam().kv_heads > 0 ? 4 : 2;
+  run.exchange_chunks = 3;
+  run.steps = 4;
+  const RunResult expected = run_training(run);
+  int variant = 0;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    for (const int prefetch : {0, 1}) {
+      RunConfig other = dealt(run, 1, 1 + variant % 2);
+      other.stage = ++variant % 4;
+      other.recompute = recompute;
+      other.prefetch = prefetch;
+      other.strict_order = variant == 1;
+      if (prefetch > 0 && other.family == Family::llama) other.pipeline = 2;
+      if (variant == 6 && other.pipeline > 1) other.schedule.schedule = PipelineSchedule::zb_h1;
+      if (variant == 3) other.offload.activations = Space::host;
+      const RunResult result = run_training(other);
+      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
+      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
+    }
+}
+
 // One, two and four ranks, and what else changes no bit on one width.
 TEST_P(TensorMatrix, WithBlocksNoWidthChangesABit) {
   RunConfig run = base(GetParam());
@@ -202,6 +248,7 @@ TEST_P(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
   for (const int ranks : {2, 4}) {
     RunConfig run = base(GetParam());
     run.tensor = ranks;
+    if (ranks == 2 && cuts_exchanges(run)) run.exchange_chunks = 3;  // which changes no byte
     const auto model = std::make_shared<const Model>(small_model(run));
     run_local(ranks, {}, [&](Communicator world) {
       const TrainerOptions options = trainer_options(run);
@@ -221,6 +268,7 @@ TEST_P(TensorMatrix, EvaluationsAreThoseOfOneRank) {
   RunConfig run = base(GetParam());
   const auto evaluated = [&](int ranks) {
     run.tensor = ranks;
+    run.exchange_chunks = ranks == 4 && cuts_exchanges(run) ? 3 : 1;
     const auto model = std::make_shared<const Model>(small_model(run));
     IdVector<double> losses(ranks);
     run_local(ranks, {}, [&](Communicator world) {
@@ -305,6 +353,8 @@ RunConfig drawn_run(std::uint64_t seed) {
   run.replicate = draws.among<int>({1, 2});
   while (ranks_of(run) > 16) run.pipeline /= 2;
   run.world = std::min(draws.pick(1, 3), 16 / ranks_of(run));
+  if (run.tensor > 1 && run.tensor_blocks == 1 && cuts_exchanges(run) && draws.chance(40))
+    run.exchange_chunks = 3;
   if (draws.chance(30)) run.reduce = ReduceWhen::last;
   run.stage = draws.pick(0, 3);
   run.prefetch = draws.pick(0, 2);
@@ -338,6 +388,7 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
     plain.reduce = run.reduce;
     plain.heads = run.heads;
     plain.tensor_blocks = run.tensor_blocks;
+    plain.exchange_chunks = run.exchange_chunks;
     plain.tensor = run.tensor_blocks > 1 ? 1 : run.tensor;
     plain.replicate = run.replicate;
     plain.world = run.world;
@@ -370,6 +421,38 @@ TEST(TensorMatrix, WidthsThatRanksCannotShareAreNamedByTheirField) {
   EXPECT_EQ(refusal_of(mlp),
             "mlp: mesh.tensor is 16, but sequences of a microbatch is 12; the tensor ranks must have equal "
             "parts of it");
+}
+
+TEST(TensorMatrix, ChunksThatCannotBeAreRefused) {
+  RunConfig run = base(Family::llama, DType::fp32);
+  run.exchange_chunks = 4;
+  EXPECT_EQ(refusal_of(run),
+            "llama: exchange_chunks is 4, but mesh.tensor is 1 and nothing is exchanged; set it to 1");
+  run.tensor = 2;
+  EXPECT_EQ(
+      refusal_of(run),
+      "llama: exchange_chunks is 4, but each of 2 tensor ranks has 6 tokens of a microbatch; chunks must "
+      "have equal parts of them");
+  run.exchange_chunks = 0;
+  EXPECT_EQ(refusal_of(run), "llama: exchange_chunks is 0; it must be 1 or more");
+  run.exchange_chunks = 2;
+  EXPECT_EQ(refusal_of(run), "accepted");
+  const auto of_sequences = [&](int sequences) {
+    TrainerOptions options = trainer_options(run);
+    options.batch = {.sequences = sequences, .length = 12};
+    return refusal_of([&] { plan_trainer(small_model(run), options, 0); });
+  };
+  EXPECT_EQ(of_sequences(4), "accepted");
+  EXPECT_EQ(
+      of_sequences(3),
+      "llama: exchange_chunks is 2, which cuts 3 sequences of 12 tokens into chunks of 18; a chunk must be "
+      "whole sequences, or a whole part of one");
+  run.heads = 8, run.tensor_blocks = 4;
+  EXPECT_EQ(refusal_of(run),
+            "tensor_blocks: exchange_chunks is 2, and it exchanges values whole; set it to 1");
+  run = base(Family::mlp, DType::fp32);
+  run.tensor = 2, run.exchange_chunks = 2;
+  EXPECT_EQ(refusal_of(run), "mlp: exchange_chunks is 2, and it exchanges values whole; set it to 1");
 }
 
 // The head works on chunks of rows, which exchange statistics one by one.
