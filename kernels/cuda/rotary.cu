@@ -19,7 +19,8 @@ struct Frequencies {
 
 // Row `place` of the table: the cosines of its angles, then their sines.
 __global__ void __launch_bounds__(kBlock)
-    rotary_table_kernel(std::int64_t first, std::int64_t sequence, int half, Frequencies frequencies, float* table) {
+    rotary_table_kernel(std::int64_t first, std::int64_t sequence, int half, Frequencies frequencies,
+                        float* table) {
   const std::int64_t numel = sequence * half;
   const std::int64_t stride = gridDim.x * static_cast<std::int64_t>(kBlock);
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(kBlock) + threadIdx.x; i < numel;
@@ -82,8 +83,8 @@ void rotate(const ComputeContext& context, const RotaryShape& shape, const float
   Frequencies by_value{};
   std::copy_n(frequencies, half, by_value.value);
   auto* table = static_cast<float*>(context.workspace.data);
-  start(context, op, {blocks_of(shape.sequence * half, kBlock), kBlock}, rotary_table_kernel, shape.first_place,
-        shape.sequence, half, by_value, table);
+  start(context, op, {blocks_of(shape.sequence * half, kBlock), kBlock}, rotary_table_kernel,
+        shape.first_place, shape.sequence, half, by_value, table);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);
     constexpr int kWidth = width_of(sizeof(T));
