@@ -26,6 +26,11 @@ struct Gpt2Config {
   // the attention's probabilities.
   double dropout = 0.0;
   double attention_dropout = 0.0;
+  // Whether each of several tensor ranks has some of the tokens in what stands between the layers that they
+  // split (norms, dropout, the residual stream; Korthikanti et al. 2022). If false, each does all of that:
+  // backward then gathers no outputs of norms again, and what is kept there takes its whole memory on every
+  // rank. The parameters are the same, and the bits differ by rounding.
+  bool sequence_parallel = true;
 
   // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, gpt3-175b (all layers dense), or gpt2-tiny (10M parameters,
   // for bytes as tokens). Throws UsageError listing these names for any other name.
@@ -63,9 +68,10 @@ struct LlamaConfig {
   double norm_epsilon = 1e-5;
   bool tied = false;  // the head is the token embedding
   RopeScaling rope_scaling = {};
-  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next two
+  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next three
   double dropout = 0.0;
   double attention_dropout = 0.0;
+  bool sequence_parallel = true;
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
   // (Llama 3), or llama-tiny (10M parameters, for bytes as tokens). Throws UsageError listing these names for

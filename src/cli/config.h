@@ -50,6 +50,7 @@ struct StrategyConfig {
   std::int64_t prefetch = 1;
   std::string recompute = "none";
   std::int64_t resident_units = 0;
+  bool sequence_parallel = true;
   std::int64_t exchange_chunks = 1;
   bool state_over_replicas = false;
   bool parameters_over_replicas = false;

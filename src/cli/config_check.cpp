@@ -148,7 +148,15 @@ void check_strategy(const Config& config) {
           fmt::format(
               "strategy.resident_units needs strategy.stage = 3, where units are released; the stage is {}",
               strategy.stage));
+  require(strategy.sequence_parallel || config.mesh.tensor > 1,
+          fmt::format("strategy.sequence_parallel is false; it needs mesh.tensor of 2 or more, which is {}",
+                      config.mesh.tensor));
   const std::int64_t chunks = strategy.exchange_chunks;
+  require(chunks == 1 || strategy.sequence_parallel,
+          fmt::format(
+              "strategy.exchange_chunks is {} and strategy.sequence_parallel false; chunks are of the tokens "
+              "that sequence parallelism gives to each rank, so it must be true",
+              chunks));
   require(
       chunks == 1 || config.mesh.tensor > 1,
       fmt::format("strategy.exchange_chunks is {}; it needs mesh.tensor of 2 or more, whose ranks exchange "

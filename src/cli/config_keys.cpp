@@ -232,12 +232,16 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
                       "At stage 3: units, counted from the last, that keep their gathered parameters from "
                       "forward to backward; more than there are: all. \"auto\": as many as run.device_memory "
                       "and run.host_memory allow.")));
-  keys.push_back(integer("strategy.exchange_chunks", &c.exchange_chunks, 1,
-                         "Chunks of rows into which each exchange between tensor ranks is cut: one travels "
-                         "while products of another "
-                         "run. Needs mesh.tensor of 2 or more, and divides the tokens that a tensor rank has "
-                         "of a microbatch. For gpt2 and "
-                         "llama."));
+  keys.push_back(
+      boolean("strategy.sequence_parallel", &c.sequence_parallel,
+              "With mesh.tensor of 2 or more: whether each tensor rank has some of the tokens between the "
+              "layers that they split, in norms and the residual stream. If not, each has all of them there, "
+              "in more memory, and backward exchanges less."));
+  keys.push_back(
+      integer("strategy.exchange_chunks", &c.exchange_chunks, 1,
+              "Chunks of rows into which each exchange between tensor ranks is cut: one travels while "
+              "products of another run. Needs mesh.tensor of 2 or more, and divides the tokens that a "
+              "tensor rank has of a microbatch."));
   keys.push_back(
       boolean("strategy.state_over_replicas", &c.state_over_replicas,
               "Whether each replica keeps and updates only its slice of its shard's optimizer state. "

@@ -238,9 +238,15 @@ Setup make_setup(const Config& config) {
   setup.dimensions = dimensions_of(config.model);
   check_batch(setup);
   const DType type = parse_dtype(config.precision.parameters);
-  setup.model = std::make_shared<const Model>(with_tensor_blocks(
-      std::visit([&](const auto& dimensions) { return make_model(dimensions, type); }, setup.dimensions),
-      static_cast<int>(config.numerics.tensor_blocks)));
+  setup.model =
+      std::make_shared<const Model>(with_tensor_blocks(std::visit(
+                                                           [&](auto dimensions) {
+                                                             dimensions.sequence_parallel =
+                                                                 config.strategy.sequence_parallel;
+                                                             return make_model(dimensions, type);
+                                                           },
+                                                           setup.dimensions),
+                                                       static_cast<int>(config.numerics.tensor_blocks)));
   check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
   check_sums(setup);

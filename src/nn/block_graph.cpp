@@ -22,7 +22,15 @@ void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, I
     values.push_back({.name = std::move(name), .bytes = bytes, .held = held, .exchanged = exchanged});
   };
   const auto whole = [&](ValueId id, std::string name, ValueId of) {
+    if (!flow.gathers_rows()) return add(id, std::move(name), 0, Held::copied, kNoValue);
     if (of >= 0) values[of].held = Held::split;
+    add(id, std::move(name), shapes.whole_bytes, Held::copied, of);
+  };
+  const auto all = [&](ValueId id, std::string name, ValueId of) {
+    if (!flow.gathers_sums) return add(id, std::move(name), 0, Held::copied, kNoValue);
+    values[of].bytes = shapes.own_bytes;
+    values[of].held = Held::split;
+    values[of].over = kNoValue;  // which has all rows
     add(id, std::move(name), shapes.whole_bytes, Held::copied, of);
   };
   const auto sum = [&](ValueId id, const std::string& of) {
@@ -37,6 +45,13 @@ void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, I
   sum(kNorm2Partial, "norm2.gradient");
   whole(kAttentionBranchWhole, "attention_branch.gradient.whole", flow.attention_branch);
   sum(kNorm1Partial, "norm1.gradient");
+  all(kAttentionBranchAll, "attention_branch.all", kAttentionBranch);
+  add(kMlpBranch, "mlp_branch", 0, Held::split, kNoValue);
+  all(kMlpBranchAll, "mlp_branch.all", kMlpBranch);
+  all(kNorm2GradientAll, "norm2.gradient.all", kNorm2Gradient);
+  all(kNorm1GradientAll, "norm1.gradient.all", kNorm1Gradient);
+  // It has more rows than the gradient that it would lie over.
+  if (flow.gathers_sums) values[ValueId{kAttentionBranchGradient}].over = kNoValue;
   if (!flow.shares) return;
   const std::int64_t whole_bytes = shapes.part_bytes * shapes.tensor_ranks;
   add(kOwnQkv, "qkv.own", shapes.own_qkv_bytes, Held::split, kNoValue);
@@ -213,12 +228,19 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
   add({"attention", forward, &Run::attention, {kQkv}, {kAttention, kLogSumExp}, attention});
   ends({"projection", forward, &Run::projection, {kAttention}, {}, projection}, kAttentionPartial,
        {"attention branch", forward, &Run::attention_branch, {kAttentionSum}, {kAttentionBranch}});
-  add({"norm2", forward, &Run::norm2, {kInput, kAttentionBranch}, {kMiddle, kNorm2, kMean2, kRstd2}, norm});
+  add({"norm2",
+       forward,
+       &Run::norm2,
+       {kInput, flow.attention_branch_all},
+       {kMiddle, kNorm2, kMean2, kRstd2},
+       norm});
   add({"norm2 again", recompute, &Run::norm2_again, {kMiddle}, {kNorm2, kMean2, kRstd2}, norm});
   add({"up", forward, &Run::up, {flow.up_input}, {kPreactivation}, up});
   add({"activation", forward, &Run::activation, {kPreactivation}, {kHidden}});
   ends({"down", forward, &Run::down, {kHidden}, {}, down}, kMlpPartial,
-       {"mlp branch", forward, &Run::mlp_branch, {kMlpSum, kMiddle}, {kOutput}});
+       flow.gathers_sums ? BlockPart{"mlp branch", forward, &Run::mlp_branch, {kMlpSum}, {kMlpBranch}}
+                         : BlockPart{"mlp branch", forward, &Run::mlp_branch, {kMlpSum, kMiddle}, {kOutput}});
+  if (flow.gathers_sums) add({"add", forward, &Run::add_mlp, {kMlpBranchAll, kMiddle}, {kOutput}});
 
   if (flow.drops)
     add({"mlp dropout", backward, &Run::drop_mlp_gradient, {kOutputGradient}, {flow.mlp_branch}});
@@ -247,7 +269,7 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
   add({"norm2",
        backward,
        &Run::norm2_gradient,
-       {kMiddle, kMean2, kRstd2, kNorm2Gradient, kOutputGradient},
+       {kMiddle, kMean2, kRstd2, flow.norm2_gradient, kOutputGradient},
        {kMiddleGradient},
        norm,
        &At::norm2});
@@ -292,21 +314,21 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
   add({"norm1",
        backward,
        &Run::norm1_gradient,
-       {kInput, kMean1, kRstd1, kNorm1Gradient, kMiddleGradient},
+       {kInput, kMean1, kRstd1, flow.norm1_gradient, kMiddleGradient},
        {kInputGradient},
        norm,
        &At::norm1});
   add({"norm2 parameters",
        weight_gradient,
        &Run::norm2_parameters,
-       {kMiddle, kMean2, kRstd2, kNorm2Gradient},
+       {kMiddle, kMean2, kRstd2, flow.norm2_gradient},
        {},
        norm,
        &At::norm2});
   add({"norm1 parameters",
        weight_gradient,
        &Run::norm1_parameters,
-       {kInput, kMean1, kRstd1, kNorm1Gradient},
+       {kInput, kMean1, kRstd1, flow.norm1_gradient},
        {},
        norm,
        &At::norm1});

@@ -92,7 +92,7 @@ void BlockRun::attention_branch() const {
 
 void BlockRun::norm2() const {
   norm_forward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
-               {.input = value(kAttentionBranch),
+               {.input = value(flow_.attention_branch_all),
                 .residual = value(kInput),
                 .sum = value(kMiddle),
                 .output = value(kNorm2)});
@@ -121,8 +121,17 @@ void BlockRun::down() const {
 }
 
 void BlockRun::mlp_branch() const {
-  finish(kMlpSum, &indices_.down, value(kOutput));
-  add_mlp_branch();
+  void* const sum = value(flow_.gathers_sums ? ValueId{kMlpBranch} : kOutput);
+  finish(kMlpSum, &indices_.down, sum);
+  if (flow_.gathers_sums)
+    drop(kOfMlp, sum, sum);
+  else
+    add_mlp_branch();
+}
+
+void BlockRun::add_mlp() const {
+  kernels::add(compute_, config_.type, shapes_.stream_rows * config_.channels, value(kMlpBranchAll),
+               value(kMiddle), value(kOutput));
 }
 
 void BlockRun::add_mlp_branch() const {
@@ -132,7 +141,9 @@ void BlockRun::add_mlp_branch() const {
                output);
 }
 
-void BlockRun::drop_mlp_gradient() const { drop(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient)); }
+void BlockRun::drop_mlp_gradient() const {
+  drop_of_stream(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient));
+}
 
 void BlockRun::down_parameters() const {
   parameter_gradients(shapes_.down, value(kHidden), value(flow_.mlp_branch_whole), indices_.down);
@@ -166,13 +177,13 @@ void BlockRun::norm2_sum() const { finish(kNorm2Sum, nullptr, value(kNorm2Gradie
 void BlockRun::norm2_gradient() const {
   norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
                 {.input = value(kMiddle),
-                 .output_gradient = value(kNorm2Gradient),
+                 .output_gradient = value(flow_.norm2_gradient),
                  .residual_gradient = value(kOutputGradient),
                  .input_gradient = value(kMiddleGradient)});
 }
 
 void BlockRun::drop_attention_gradient() const {
-  drop(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
+  drop_of_stream(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
 }
 
 void BlockRun::projection_parameters() const {
@@ -230,19 +241,19 @@ void BlockRun::norm1_sum() const { finish(kNorm1Sum, nullptr, value(kNorm1Gradie
 void BlockRun::norm1_gradient() const {
   norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
                 {.input = value(kInput),
-                 .output_gradient = value(kNorm1Gradient),
+                 .output_gradient = value(flow_.norm1_gradient),
                  .residual_gradient = value(kMiddleGradient),
                  .input_gradient = value(kInputGradient)});
 }
 
 void BlockRun::norm1_parameters() const {
   norm_backward(context_, compute_, norm_pass(kMean1, kRstd1), indices_.norm1,
-                {.input = value(kInput), .output_gradient = value(kNorm1Gradient)});
+                {.input = value(kInput), .output_gradient = value(flow_.norm1_gradient)});
 }
 
 void BlockRun::norm2_parameters() const {
   norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
-                {.input = value(kMiddle), .output_gradient = value(kNorm2Gradient)});
+                {.input = value(kMiddle), .output_gradient = value(flow_.norm2_gradient)});
 }
 
 NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
@@ -253,6 +264,10 @@ NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
 }
 
 void BlockRun::drop(Branch branch, const void* tensor, void* output) const {
+  drop_own_rows(config_, context_, compute_, config_.heads + branch, tensor, output, chunk_);
+}
+
+void BlockRun::drop_of_stream(Branch branch, const void* tensor, void* output) const {
   drop_stream(config_, context_, compute_, config_.heads + branch, tensor, output, chunk_);
 }
 
@@ -275,7 +290,7 @@ void BlockRun::partial(const kernels::LinearShape& shape, const void* input, std
 void BlockRun::finish(ValueId sum, const std::size_t* weight, void* output) const {
   const bool bias = weight != nullptr && config_.biases;
   kernels::finish_sum(
-      compute_, {.rows = shapes_.stream_rows, .channels = config_.channels, .type = config_.type},
+      compute_, {.rows = shapes_.own_rows, .channels = config_.channels, .type = config_.type},
       static_cast<const float*>(value(sum)), bias ? context_.parameters[*weight + 1] : nullptr, output);
 }
 

@@ -68,6 +68,14 @@ enum BlockValue : ValueId {
   kAttentionBranchWhole,
   kNorm1Partial,
   kNorm1Sum,
+  // Where the sequence is not parallel, a sum's own rows are finished, in the model's type, and then
+  // gathered: `All` is [tokens, channels]. What they are made of are kAttentionBranch, the next but one,
+  // kNorm2Gradient and kNorm1Gradient.
+  kAttentionBranchAll,
+  kMlpBranch,  // [own rows, channels]: what the MLP adds to the residual stream
+  kMlpBranchAll,
+  kNorm2GradientAll,
+  kNorm1GradientAll,
   kValuesOfHeads,  // so many where each rank has whole heads
   // Where several ranks share a head of keys and values, there are these. A part is this rank's channels of
   // its head's keys, then of its values.
@@ -83,28 +91,38 @@ enum BlockValue : ValueId {
 struct BlockFlow {
   int chunks;
   bool drops;
-  bool split;   // over several tensor ranks
-  bool shares;  // of which several share a head of keys and values
+  bool split;         // over several tensor ranks
+  bool gathers_sums;  // of these, each has all rows of the residual stream
+  bool shares;        // of which several share a head of keys and values
   // The gradients of what the two branches end with, before they are added to the residual stream.
   ValueId mlp_branch, attention_branch;
   // What the layers between norms and residual stream read: values of all rows.
   ValueId qkv_input, up_input, mlp_branch_whole, attention_branch_whole;
   // What the product of queries, keys and values makes, and its gradient.
   ValueId own_qkv, own_qkv_gradient;
+  // What norms read of the attention's branch and, in backward, of the gradients of their outputs.
+  ValueId attention_branch_all, norm2_gradient, norm1_gradient;
 
   BlockFlow(const TransformerConfig& config, BlockSplit block_split, int chunk_count)
       : chunks(chunk_count),
         drops(config.dropout > 0),
         split(block_split != BlockSplit::none),
+        gathers_sums(split && !config.sequence_parallel),
         shares(block_split == BlockSplit::head_parts),
         mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
         attention_branch(drops ? kAttentionBranchGradient : kMiddleGradient),
-        qkv_input(split ? kNorm1Whole : kNorm1),
-        up_input(split ? kNorm2Whole : kNorm2),
-        mlp_branch_whole(split ? ValueId{kMlpBranchWhole} : mlp_branch),
-        attention_branch_whole(split ? ValueId{kAttentionBranchWhole} : attention_branch),
+        qkv_input(gathers_rows() ? kNorm1Whole : kNorm1),
+        up_input(gathers_rows() ? kNorm2Whole : kNorm2),
+        mlp_branch_whole(gathers_rows() ? ValueId{kMlpBranchWhole} : mlp_branch),
+        attention_branch_whole(gathers_rows() ? ValueId{kAttentionBranchWhole} : attention_branch),
         own_qkv(shares ? kOwnQkv : kQkv),
-        own_qkv_gradient(shares ? kOwnQkvGradient : kQkvGradient) {}
+        own_qkv_gradient(shares ? kOwnQkvGradient : kQkvGradient),
+        attention_branch_all(gathers_sums ? kAttentionBranchAll : kAttentionBranch),
+        norm2_gradient(gathers_sums ? kNorm2GradientAll : kNorm2Gradient),
+        norm1_gradient(gathers_sums ? kNorm1GradientAll : kNorm1Gradient) {}
+
+  // Whether what stands on the residual stream has a rank's own rows, which products need of all ranks.
+  bool gathers_rows() const { return split && !gathers_sums; }
 
   // The values of a block besides pieces.
   ValueId wholes() const {
@@ -138,6 +156,7 @@ class BlockRun {
   void activation() const;
   void down() const;
   void mlp_branch() const;
+  void add_mlp() const;  // where sums are gathered
 
   // Backward: gradients of parameters, and of what the layer of that name reads.
   void drop_mlp_gradient() const;
@@ -186,10 +205,11 @@ class BlockRun {
 
   NormPass norm_pass(ValueId mean, ValueId rstd) const;
 
-  // output = type(sum + bias), [stream rows, channels]; the bias is the parameter behind `weight`, if any.
+  // output = type(sum + bias), [own rows, channels]; the bias is the parameter behind `weight`, if any.
   void finish(ValueId sum, const std::size_t* weight, void* output) const;
-  // output = dropout(tensor), [stream rows, channels].
+  // output = dropout(tensor), [own rows, channels], or [stream rows, channels].
   void drop(Branch branch, const void* tensor, void* output) const;
+  void drop_of_stream(Branch branch, const void* tensor, void* output) const;
 
   kernels::SwigluShape swiglu() const;
 

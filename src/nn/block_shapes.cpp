@@ -46,6 +46,7 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
       tensor_ranks(target.tensor),
       chunks(target.exchange_chunks),
       rows(batch.tokens()),
+      own_rows(own_rows_of(config, batch, target)),
       stream_rows(stream_rows_of(config, batch, target)),
       hidden(part_of(config.model, "hidden", config.hidden, target.tensor)) {
   const int ranks = target.tensor;
@@ -88,7 +89,8 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
   const std::int64_t column_bytes = rows * bytes_of(config.type);
   stream_bytes = stream_rows * config.channels * bytes_of(config.type);
   whole_bytes = column_bytes * config.channels;
-  sum_bytes = stream_rows * config.channels * bytes_of(DType::fp32);
+  own_bytes = own_rows * config.channels * bytes_of(config.type);
+  sum_bytes = own_rows * config.channels * bytes_of(DType::fp32);
   heads_bytes = column_bytes * channels;
   qkv_bytes = column_bytes * attention.qkv_channels();
   own_qkv_bytes = column_bytes * qkv.out;
@@ -100,6 +102,7 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
 BlockShapes BlockShapes::of_chunk(int chunk) const {
   BlockShapes part = *this;
   part.rows /= chunks;
+  part.own_rows /= chunks;
   part.stream_rows /= chunks;
   for (kernels::LinearShape* shape : {&part.qkv, &part.projection, &part.up, &part.down})
     shape->rows = part.rows;
@@ -108,8 +111,8 @@ BlockShapes BlockShapes::of_chunk(int chunk) const {
   part.rotary.sequence = std::min(part.rows, rotary.sequence);
   part.rotary.first_place = first % rotary.sequence;
   for (std::int64_t* bytes :
-       {&part.stream_bytes, &part.whole_bytes, &part.sum_bytes, &part.heads_bytes, &part.qkv_bytes,
-        &part.own_qkv_bytes, &part.part_bytes, &part.up_bytes, &part.hidden_bytes})
+       {&part.stream_bytes, &part.own_bytes, &part.whole_bytes, &part.sum_bytes, &part.heads_bytes,
+        &part.qkv_bytes, &part.own_qkv_bytes, &part.part_bytes, &part.up_bytes, &part.hidden_bytes})
     *bytes /= chunks;
   return part;
 }

@@ -27,7 +27,7 @@ BlockSplit split_of(const TransformerConfig& config, int tensor_ranks);
 
 // The shapes of all ops in a block, for one microbatch. Inside the layers a tensor rank has its share of the
 // heads, and of the MLP's columns, for all rows. Between them, in the residual stream, it has its share of
-// the rows.
+// the rows or, where the sequence is not parallel, all of them.
 struct BlockShapes {
   BlockSplit split = BlockSplit::none;
   kernels::AttentionShape attention;
@@ -36,14 +36,16 @@ struct BlockShapes {
   std::int64_t tensor_ranks = 1;
   int chunks = 1;                // of rows, in which values are exchanged
   std::int64_t rows = 0;         // tokens
-  std::int64_t stream_rows = 0;  // this rank's of the residual stream
+  std::int64_t own_rows = 0;     // this rank's of these
+  std::int64_t stream_rows = 0;  // that it has of the residual stream
   std::int64_t hidden = 0;       // columns of the activation function's output
   // Where the split is head_parts, so many ranks read the same head of keys and of values, and each makes so
   // many channels of either.
   std::int64_t head_ranks = 1;
   std::int64_t part_channels = 0;
-  // Bytes of a tensor [stream_rows, channels], of those of all ranks together, and of its fp32 sum.
+  // Bytes of a tensor [rows, channels] with these rows, and of an fp32 one with this rank's own.
   std::int64_t stream_bytes = 0;
+  std::int64_t own_bytes = 0;
   std::int64_t whole_bytes = 0;
   std::int64_t sum_bytes = 0;
   // Bytes of a tensor [tokens, columns], with these columns:

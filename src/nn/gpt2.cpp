@@ -40,6 +40,7 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
        .norm = {.kind = nn::NormKind::layer, .epsilon = 1e-5f},
        .mlp = nn::MlpKind::gelu,
        .logits_bytes = config.logits_bytes,
+       .sequence_parallel = config.sequence_parallel,
        .dropout = nn::dropout_threshold("gpt2", "dropout", config.dropout),
        .attention_dropout = nn::dropout_threshold("gpt2", "attention_dropout", config.attention_dropout),
        .deviation = kDeviation,

@@ -79,6 +79,7 @@ Model make_llama(const LlamaConfig& config, DType type) {
        .rotary = frequencies_of(config),
        .tied = config.tied,
        .logits_bytes = config.logits_bytes,
+       .sequence_parallel = config.sequence_parallel,
        .dropout = nn::dropout_threshold("llama", "dropout", config.dropout),
        .attention_dropout = nn::dropout_threshold("llama", "attention_dropout", config.attention_dropout)},
       config.layers);

@@ -44,13 +44,13 @@ std::string words_of(const Norm& norm) {
 }
 
 void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels, DType type,
-              std::vector<ParameterSpec>& specs) {
+              GradientOver gradient, std::vector<ParameterSpec>& specs) {
   for (std::size_t i = 0; i < parameters_of(norm); ++i)
     specs.push_back({.name = prefix + (i == 0 ? ".gain" : ".bias"),
                      .shape = {channels},
                      .dtype = type,
                      .group = kNoDecay,
-                     .gradient = GradientOver::partial});
+                     .gradient = gradient});
 }
 
 void add_norm_initials(const Norm& norm, std::vector<Initial>& initials) {

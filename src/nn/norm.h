@@ -22,11 +22,11 @@ struct Norm {
 // The number of parameters of the norm.
 constexpr std::size_t parameters_of(const Norm& norm) { return norm.kind == NormKind::layer ? 2 : 1; }
 
-// add_norm() adds "<prefix>.gain" and, for LayerNorm, "<prefix>.bias", each [channels], whose gradients each
-// tensor rank makes a part of, of its own rows. add_norm_initials()
-// adds their initial values, 1 and 0.
+// add_norm() adds "<prefix>.gain" and, for LayerNorm, "<prefix>.bias", each [channels]. Of their gradients
+// each tensor rank makes a part, if it has some of the rows, or the whole. add_norm_initials() adds their
+// initial values, 1 and 0.
 void add_norm(const Norm& norm, const std::string& prefix, std::int64_t channels, DType type,
-              std::vector<ParameterSpec>& specs);
+              GradientOver gradient, std::vector<ParameterSpec>& specs);
 void add_norm_initials(const Norm& norm, std::vector<Initial>& initials);
 
 // "layer norm 1e-05", for Module::numerics().

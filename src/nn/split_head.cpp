@@ -13,20 +13,25 @@ namespace tessera::nn {
 namespace {
 
 enum SplitHeadValue : ValueId {
-  kNorm,          // [stream rows, channels]
-  kMean,          // [stream rows] fp32, as is the next
-  kRstd,          //
-  kNormWhole,     // [tokens, channels]: of all ranks' rows
-  kLogits,        // [rows of a chunk, columns of this rank] fp32, then their gradients
-  kLosses,        // [tokens] fp32
-  kNormPartial,   // [tokens, channels] fp32: this rank's part of the gradient of the norm's output
-  kNormSum,       // [stream rows, channels] fp32
-  kNormGradient,  // [stream rows, channels]
-  kChunks         // statistics of the first chunk
+  kNorm,             // [stream rows, channels]
+  kMean,             // [stream rows] fp32, as is the next
+  kRstd,             //
+  kNormWhole,        // [tokens, channels]: of all ranks' rows
+  kLogits,           // [rows of a chunk, columns of this rank] fp32, then their gradients
+  kLosses,           // [tokens] fp32
+  kNormPartial,      // [tokens, channels] fp32: this rank's part of the gradient of the norm's output
+  kNormSum,          // [own rows, channels] fp32
+  kNormGradient,     // [own rows, channels]
+  kNormGradientAll,  // [tokens, channels]: of all ranks' rows, where each has all rows of the residual stream
+  kChunks            // statistics of the first chunk
 };
 
 }  // namespace
 
+ValueId SplitHead::norm_of_all() const { return config_.sequence_parallel ? kNormWhole : kNorm; }
+ValueId SplitHead::norm_gradient() const {
+  return config_.sequence_parallel ? kNormGradient : kNormGradientAll;
+}
 ValueId SplitHead::statistics(int chunk) { return kChunks + 2 * chunk; }
 ValueId SplitHead::all_statistics(int chunk) { return statistics(chunk) + 1; }
 
@@ -34,6 +39,7 @@ SplitHead::SplitHead(const TransformerConfig& config, const BatchShape& shape, c
     : config_(config),
       target_(target),
       tokens_(shape.tokens()),
+      own_rows_(own_rows_of(config, shape, target)),
       stream_rows_(stream_rows_of(config, shape, target)),
       columns_(padded_part(config.vocabulary, target.tensor)),
       chunk_rows_(kernels::rows_per_chunk({.rows = tokens_,
@@ -82,21 +88,25 @@ std::vector<SplitHead::Part> SplitHead::parts() const {
 }
 
 IdVector<ValueSpec> SplitHead::values() const {
-  const std::int64_t numel = stream_rows_ * config_.channels, row_bytes = 4 * stream_rows_;
-  const std::int64_t bytes = numel * bytes_of(config_.type);
-  const int ranks = target_.tensor;
+  const std::int64_t numel = own_rows_ * config_.channels, row_bytes = 4 * stream_rows_;
+  const std::int64_t element = bytes_of(config_.type), ranks = target_.tensor;
+  const bool all = !config_.sequence_parallel;
+  const Held held = all ? Held::copied : Held::split;
   IdVector<ValueSpec> values = {
-      {.name = "norm", .bytes = bytes, .held = Held::split},
-      {.name = "norm.mean",
-       .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0,
-       .held = Held::split},
-      {.name = "norm.rstd", .bytes = row_bytes, .held = Held::split},
-      {.name = "norm.whole", .bytes = bytes * ranks, .exchanged = kNorm},
+      {.name = "norm", .bytes = stream_rows_ * config_.channels * element, .held = held},
+      {.name = "norm.mean", .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0, .held = held},
+      {.name = "norm.rstd", .bytes = row_bytes, .held = held},
+      {.name = "norm.whole",
+       .bytes = all ? 0 : numel * element * ranks,
+       .exchanged = all ? kNoValue : ValueId{kNorm}},
       {.name = "logits", .bytes = kernels::logits_bytes(softmax(0, 0), target_.device), .held = Held::split},
       {.name = "losses", .bytes = 4 * tokens_, .in_pieces = true},
       {.name = "norm.gradient.partial", .bytes = 4 * numel * ranks, .in_pieces = true, .held = Held::partial},
       {.name = "norm.gradient.sum", .bytes = 4 * numel, .held = Held::split, .exchanged = kNormPartial},
-      {.name = "norm.gradient", .bytes = bytes, .held = Held::split}};
+      {.name = "norm.gradient", .bytes = numel * element, .held = Held::split},
+      {.name = "norm.gradient.all",
+       .bytes = all ? numel * element * ranks : 0,
+       .exchanged = all ? ValueId{kNormGradient} : kNoValue}};
   for (int chunk = 0; chunk < chunks(); ++chunk) {
     const auto of_rank = static_cast<std::int64_t>(sizeof(kernels::SoftmaxStatistics)) * rows_of(chunk);
     values.push_back({.name = fmt::format("statistics.{}", chunk), .bytes = of_rank, .held = Held::split});
@@ -104,7 +114,8 @@ IdVector<ValueSpec> SplitHead::values() const {
                       .bytes = of_rank * ranks,
                       .exchanged = statistics(chunk)});
   }
-  for (const ValueId made : {kNormWhole, kNormSum}) exchange_in_chunks(values, made, target_);
+  if (!all)
+    for (const ValueId made : {kNormWhole, kNormSum}) exchange_in_chunks(values, made, target_);
   return values;
 }
 
@@ -124,7 +135,7 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       break;
     case Step::logits:
       spec.name = numbered("logits");
-      spec.reads = {kNormWhole, kBatch};
+      spec.reads = {norm_of_all(), kBatch};
       spec.writes = {kLogits, statistics(chunk)};
       spec.workspace_bytes = kernels::linear_partial_workspace_bytes(logits, target_);
       spec.flops = flops;
@@ -136,13 +147,13 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       break;
     case Step::total:
       spec.name = "total";
-      spec.reads = {kNormWhole, kLosses, kBatch};
+      spec.reads = {norm_of_all(), kLosses, kBatch};
       spec.workspace_bytes =
           part.pass == Pass::forward ? logits_row_workspace_bytes(row_shape(0), target_) : 0;
       break;
     case Step::gradients:
       spec.name = numbered("loss");
-      spec.reads = {kNormWhole, kLogits, all_statistics(chunk), kBatch};
+      spec.reads = {norm_of_all(), kLogits, all_statistics(chunk), kBatch};
       spec.writes = {kLogits, kLosses, kNormPartial};
       spec.gradients = std::vector<int>{static_cast<int>(weight())};
       spec.workspace_bytes = std::max(kernels::linear_partial_workspace_bytes(gradients, target_),
@@ -156,7 +167,7 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       break;
     case Step::norm_gradient:
       spec.name = "norm gradient";
-      spec.reads = {kInput, kMean, kRstd, kNormGradient};
+      spec.reads = {kInput, kMean, kRstd, norm_gradient()};
       spec.writes = {kInputGradient};
       spec.gradients = std::vector<int>();
       for (int parameter = 0; parameter < static_cast<int>(weight()); ++parameter)
@@ -193,12 +204,12 @@ void SplitHead::run(int part, const ModuleContext& context) const {
       return gradients(running.chunk, context);
     case Step::norm_sum:
       return kernels::finish_sum(
-          compute, {.rows = stream_rows_, .channels = config_.channels, .type = config_.type},
+          compute, {.rows = own_rows_, .channels = config_.channels, .type = config_.type},
           static_cast<const float*>(context.value(kNormSum)), nullptr, context.value(kNormGradient));
     case Step::norm_gradient:
       return norm_backward(context, compute, norm_of(&context), 0,
                            {.input = context.value(kInput),
-                            .output_gradient = context.value(kNormGradient),
+                            .output_gradient = context.value(norm_gradient()),
                             .input_gradient = context.value(kInputGradient)});
   }
 }
@@ -218,7 +229,7 @@ void SplitHead::logits(int chunk, const ModuleContext& context) const {
   auto* logits = static_cast<float*>(context.value(kLogits));
   kernels::linear_forward_partial(
       compute, kernels::logits_layer(shape, config_.channels, context.device),
-      at(context.value(kNormWhole), first * config_.channels * bytes_of(config_.type)),
+      at(context.value(norm_of_all()), first * config_.channels * bytes_of(config_.type)),
       context.parameters[weight()], logits);
   kernels::softmax_statistics(compute, shape, logits, targets_of(context, first),
                               static_cast<kernels::SoftmaxStatistics*>(context.value(statistics(chunk))));
@@ -239,7 +250,7 @@ void SplitHead::total(const ModuleContext& context) const {
     kernels::total_loss(compute, tokens_, targets_of(context, 0),
                         static_cast<const float*>(context.value(kLosses)), context.total);
   if (context.logits != nullptr)
-    write_logits_row(context, compute, row_shape(context.tensor_rank), context.value(kNormWhole), weight(),
+    write_logits_row(context, compute, row_shape(context.tensor_rank), context.value(norm_of_all()), weight(),
                      context.logits + columns_ * context.tensor_rank);
 }
 
@@ -270,7 +281,7 @@ void SplitHead::gradients(int chunk, const ModuleContext& context) const {
   if (context.gradients[weight()] != nullptr)
     kernels::linear_backward_weight(
         compute, layer, logits,
-        at(context.value(kNormWhole), first * config_.channels * bytes_of(config_.type)),
+        at(context.value(norm_of_all()), first * config_.channels * bytes_of(config_.type)),
         context.betas[weight()], context.gradients[weight()]);
 }
 

@@ -43,6 +43,9 @@ class SplitHead {
   IdVector<ValueSpec> values() const;
   PartSpec spec_of(const Part& part) const;
 
+  // The norm's output of all tokens, and the gradient of that which its backward reads.
+  ValueId norm_of_all() const;
+  ValueId norm_gradient() const;
   // Numbers of a chunk's two values: this rank's statistics, and those of all.
   static ValueId statistics(int chunk);
   static ValueId all_statistics(int chunk);
@@ -62,6 +65,7 @@ class SplitHead {
   const TransformerConfig& config_;
   Target target_;
   std::int64_t tokens_;
+  std::int64_t own_rows_;
   std::int64_t stream_rows_;
   std::int64_t columns_;  // of a rank, padding included
   std::int64_t chunk_rows_;

@@ -61,12 +61,15 @@ void exchange_in_chunks(IdVector<ValueSpec>& values, ValueId made, const Target&
   for (int chunk = 0; chunk < chunks; ++chunk) values[to + chunk].exchanged = from + chunk;
 }
 
-std::string words_of_ranks(const Target& target) {
+std::string words_of_ranks(const Target& target, bool sequence_parallel) {
   if (target.tensor == 1) return "";
+  std::string words = fmt::format(", on {} tensor ranks", target.tensor);
   // Up to three parts have one order, whether they are added as a chain or as a tree.
-  return fmt::format(
-      ", on {} tensor ranks{}{}", target.tensor, target.tensor > 3 ? ", which are added as a tree" : "",
-      target.exchange_chunks > 1 ? fmt::format(", each with rows of {} chunks", target.exchange_chunks) : "");
+  if (target.tensor > 3) words += ", which are added as a tree";
+  if (target.exchange_chunks > 1)
+    words += fmt::format(", each with rows of {} chunks", target.exchange_chunks);
+  if (!sequence_parallel) words += ", each with all rows";
+  return words;
 }
 
 std::uint32_t dropout_threshold(std::string_view model, std::string_view field, double share) {

@@ -45,7 +45,7 @@ ValueId add_pieces(IdVector<ValueSpec>& values, ValueId of, std::int64_t bytes, 
 void exchange_in_chunks(IdVector<ValueSpec>& values, ValueId made, const Target& target);
 
 // ", on 2 tensor ranks"; empty for one. For Module::numerics().
-std::string words_of_ranks(const Target& target);
+std::string words_of_ranks(const Target& target, bool sequence_parallel = true);
 
 // The threshold of a share that is `field` of a model. Throws UsageError naming the field unless 0 <= share <
 // 1.

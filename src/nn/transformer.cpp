@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "kernels/kernels.h"
 #include "src/nn/regions.h"
 #include "src/nn/support.h"
@@ -19,19 +17,24 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 
-StreamRows stream_rows(const ModuleContext& context, int chunk) {
+OwnRows own_rows(const ModuleContext& context, int chunk) {
   const std::int64_t of_chunk = context.shape.tokens() / context.exchange_chunks;
   const std::int64_t count = of_chunk / context.tensor_ranks;
   return {.first = of_chunk * chunk + count * context.tensor_rank, .count = count};
 }
 
-std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target) {
+std::int64_t own_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target) {
   const std::int64_t tokens = shape.tokens(), chunks = target.exchange_chunks;
   if (chunks < 1)
     throw UsageError(fmt::format("{}: exchange_chunks is {}; it must be 1 or more", config.model, chunks));
   if (chunks > 1 && target.tensor == 1)
     throw UsageError(
         fmt::format("{}: exchange_chunks is {}, but mesh.tensor is 1 and nothing is exchanged; set it to 1",
+                    config.model, chunks));
+  if (chunks > 1 && !config.sequence_parallel)
+    throw UsageError(
+        fmt::format("{}: exchange_chunks is {} and sequence_parallel is false; chunks are of the rows that "
+                    "it gives to each rank",
                     config.model, chunks));
   const std::int64_t rows = part_of(config.model, "tokens of a microbatch", tokens, target.tensor);
   if (rows % chunks != 0)
@@ -48,20 +51,20 @@ std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& s
   return rows;
 }
 
+std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target) {
+  const std::int64_t own = own_rows_of(config, shape, target);
+  return config.sequence_parallel ? own : shape.tokens();
+}
+
 std::string words_of_dropout(const char* name, std::uint32_t threshold) {
   return threshold == 0 ? "" : fmt::format(", {} {} / 65536", name, threshold);
 }
 
-void drop_stream(const TransformerConfig& config, const ModuleContext& context,
-                 const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
-                 void* output, int chunk) {
-  if (chunk == kAllChunks && context.exchange_chunks > 1) {
-    const std::int64_t bytes = stream_rows(context, 0).count * config.channels * bytes_of(config.type);
-    for (int each = 0; each < context.exchange_chunks; ++each)
-      drop_stream(config, context, compute, matrix, at(tensor, each * bytes), at(output, each * bytes), each);
-    return;
-  }
-  const StreamRows rows = stream_rows(context, std::max(chunk, 0));
+namespace {
+
+void drop_rows(const TransformerConfig& config, const ModuleContext& context,
+               const kernels::ComputeContext& compute, std::int64_t matrix, const OwnRows& rows,
+               const void* tensor, void* output) {
   kernels::dropout(compute,
                    {.batch = context.shape.sequences,
                     .sequence = context.shape.length,
@@ -70,6 +73,26 @@ void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                     .first_row = rows.first,
                     .rows = rows.count},
                    dropout_of(context, config.dropout, matrix), tensor, output);
+}
+
+}  // namespace
+
+void drop_own_rows(const TransformerConfig& config, const ModuleContext& context,
+                   const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
+                   void* output, int chunk) {
+  if (chunk != kAllChunks)
+    return drop_rows(config, context, compute, matrix, own_rows(context, chunk), tensor, output);
+  const std::int64_t bytes = own_rows(context, 0).count * config.channels * bytes_of(config.type);
+  for (int each = 0; each < context.exchange_chunks; ++each)
+    drop_rows(config, context, compute, matrix, own_rows(context, each), at(tensor, each * bytes),
+              at(output, each * bytes));
+}
+
+void drop_stream(const TransformerConfig& config, const ModuleContext& context,
+                 const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
+                 void* output, int chunk) {
+  if (config.sequence_parallel) return drop_own_rows(config, context, compute, matrix, tensor, output, chunk);
+  drop_rows(config, context, compute, matrix, {.count = context.shape.tokens()}, tensor, output);
 }
 
 Model make_transformer(const TransformerConfig& config, std::int64_t layers) {

@@ -35,7 +35,8 @@ struct TransformerConfig {
   bool learned_positions = true;   // whether the embedding has a table of positions
   std::vector<float> rotary = {};  // frequencies [head channels / 2]; empty: no rotation of queries and keys
   bool tied = true;                // the head's weight is embed.token
-  std::int64_t logits_bytes = 0;   // see Gpt2Config
+  std::int64_t logits_bytes = 0;   // see Gpt2Config, as the next
+  bool sequence_parallel = true;
   // Thresholds as in kernels::Dropout.
   std::uint32_t dropout = 0;            // of the embedding's output and the ends of residual branches
   std::uint32_t attention_dropout = 0;  // of attention's probabilities
@@ -46,24 +47,35 @@ struct TransformerConfig {
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);
 
-// This rank's rows of the residual stream in one of the context's chunks (exchange_chunks), of all tokens of
-// the microbatch. Each chunk has consecutive tokens, of which each tensor rank has consecutive ones.
-struct StreamRows {
+// This rank's own rows, of all tokens of the microbatch, in one of the context's chunks (exchange_chunks).
+// Each chunk has consecutive tokens, of which each tensor rank has consecutive ones.
+struct OwnRows {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
-StreamRows stream_rows(const ModuleContext& context, int chunk);
+OwnRows own_rows(const ModuleContext& context, int chunk);
+constexpr int kAllChunks = -1;
 // The same of all chunks together, in which a rank's rows lie one behind the other. Throws UsageError where
 // the ranks and chunks cannot have equal parts.
+std::int64_t own_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target);
+// The rows that a rank has of the residual stream: its own, or those of all tokens where the sequence is not
+// parallel.
 std::int64_t stream_rows_of(const TransformerConfig& config, const BatchShape& shape, const Target& target);
-constexpr int kAllChunks = -1;
+// What a rank makes of the gradient of a parameter that is used row by row on the residual stream.
+constexpr GradientOver stream_gradient(const TransformerConfig& config) {
+  return config.sequence_parallel ? GradientOver::partial : GradientOver::copied;
+}
 
 // ", dropout 6554 / 65536" for a threshold, empty for 0. For Module::numerics().
 std::string words_of_dropout(const char* name, std::uint32_t threshold);
 
 // output = dropout(tensor) in a training step, and a copy in other steps; both are [rows, channels], with
-// this rank's rows of a chunk or of all. Give the same `matrix` in every pass, and a different one for each
-// tensor that the unit drops from. output may be tensor.
+// this rank's own rows of a chunk or of all. Give the same `matrix` in every pass, and a different one for
+// each tensor that the unit drops from. output may be tensor.
+void drop_own_rows(const TransformerConfig& config, const ModuleContext& context,
+                   const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
+                   void* output, int chunk = kAllChunks);
+// The same of the rows that it has of the residual stream.
 void drop_stream(const TransformerConfig& config, const ModuleContext& context,
                  const kernels::ComputeContext& compute, std::int64_t matrix, const void* tensor,
                  void* output, int chunk = kAllChunks);

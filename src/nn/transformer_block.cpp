@@ -39,11 +39,11 @@ class Block final : public Module {
     };
     const Cut inputs = {.dim = 1};
     const std::int64_t kv_channels = config_.kv_heads * (channels / config_.heads);
-    add_norm(config_.norm, name("norm1"), channels, config_.type, specs);
+    add_norm(config_.norm, name("norm1"), channels, config_.type, stream_gradient(config_), specs);
     add_linear("attention.qkv", channels, qkv_channels(config_),
                {.dim = 0, .segments = {channels, kv_channels, kv_channels}});
     add_linear("attention.projection", channels, channels, inputs);
-    add_norm(config_.norm, name("norm2"), channels, config_.type, specs);
+    add_norm(config_.norm, name("norm2"), channels, config_.type, stream_gradient(config_), specs);
     if (config_.mlp == MlpKind::swiglu)
       add_linear("mlp.gate_up", channels, up_channels(config_),
                  {.dim = 0, .segments = {config_.hidden, config_.hidden}});
@@ -80,11 +80,12 @@ class Block final : public Module {
     const std::string rotated = rotary.empty() ? ""
                                                : fmt::format(", rotary frequencies {:016x}",
                                                              XXH3_64bits(rotary.data(), 4 * rotary.size()));
-    return fmt::format(
-        "{}, attention of {} heads, {} of keys and values{}, {}{}{}{}", words_of(config_.norm), config_.heads,
-        config_.kv_heads, rotated, config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
-        words_of_dropout("dropout", config_.dropout),
-        words_of_dropout("attention dropout", config_.attention_dropout), words_of_ranks(target));
+    return fmt::format("{}, attention of {} heads, {} of keys and values{}, {}{}{}{}", words_of(config_.norm),
+                       config_.heads, config_.kv_heads, rotated,
+                       config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
+                       words_of_dropout("dropout", config_.dropout),
+                       words_of_dropout("attention dropout", config_.attention_dropout),
+                       words_of_ranks(target, config_.sequence_parallel));
   }
 
   void run(int part, const ModuleContext& context) override {

@@ -14,8 +14,10 @@ enum EmbedValue : ValueId {
   kDroppedGradient,  // [stream rows, channels], behind dropout, where there is any
   // These are there on several tensor ranks, each of which has some rows of the table.
   kRows,           // [tokens, channels]: the rows of its tokens, zeros for others
-  kRowsSum,        // [stream rows, channels] fp32
+  kRowsSum,        // [own rows, channels] fp32
   kGradientWhole,  // [tokens, channels]: the gradient of all ranks' rows
+  // This one where each of them has all rows of the residual stream.
+  kRowsAll,  // [tokens, channels] fp32: the sum of all ranks' rows
 };
 
 class Embed final : public Module {
@@ -43,8 +45,9 @@ class Embed final : public Module {
     ModuleNeeds needs;
     UnitGraph& graph = needs.activations;
     graph.output_bytes = rows * config_.channels * bytes_of(config_.type);
-    graph.values = {
-        {.name = "dropped.gradient", .bytes = drops ? graph.output_bytes : 0, .held = Held::split}};
+    graph.values = {{.name = "dropped.gradient",
+                     .bytes = drops ? graph.output_bytes : 0,
+                     .held = config_.sequence_parallel ? Held::split : Held::copied}};
     const auto add = [&](Row row, std::vector<ValueId> reads, std::vector<ValueId> writes) {
       const bool is_first = row == Row::look_up || row == Row::embed || row == Row::positions;
       graph.parts.push_back({.name = kNames[static_cast<int>(row)],
@@ -62,14 +65,14 @@ class Embed final : public Module {
           add(row, {kBatch}, {kRows});
           break;
         case Row::positions:
-          add(row, {kRowsSum}, {kOutput});
+          add(row, {rows_sum()}, {kOutput});
           break;
         case Row::dropout:
           add(row, {kOutputGradient}, {kDroppedGradient});
           graph.parts.back().gradients = kNoGradients;
           break;
         case Row::gradients:
-          add(row, {kBatch, split ? ValueId{kGradientWhole} : own_gradient()}, {});
+          add(row, {kBatch, gradient_of_all(target.tensor)}, {});
           graph.parts.back().workspace_bytes =
               kernels::embedding_backward_workspace_bytes(kernel_shape(shape, target.tensor, 0), target);
       }
@@ -78,7 +81,8 @@ class Embed final : public Module {
   }
 
   std::string numerics(const BatchShape&, const Target& target) const override {
-    return "embedding" + words_of_dropout("dropout", config_.dropout) + words_of_ranks(target);
+    return "embedding" + words_of_dropout("dropout", config_.dropout) +
+           words_of_ranks(target, config_.sequence_parallel);
   }
 
   void run(int part, const ModuleContext& context) override {
@@ -95,7 +99,7 @@ class Embed final : public Module {
         return drop_stream(config_, context, compute, 0, context.value(kOutputGradient),
                            context.value(kDroppedGradient));
       case Row::gradients:
-        return gradients(context, compute, context.value(split ? ValueId{kGradientWhole} : own_gradient()));
+        return gradients(context, compute, context.value(gradient_of_all(context.tensor_ranks)));
     }
   }
 
@@ -113,6 +117,12 @@ class Embed final : public Module {
     return rows;
   }
 
+  // What positions are added to.
+  ValueId rows_sum() const { return config_.sequence_parallel ? kRowsSum : kRowsAll; }
+  // The gradient of all tokens' rows.
+  ValueId gradient_of_all(int ranks) const {
+    return ranks > 1 && config_.sequence_parallel ? ValueId{kGradientWhole} : own_gradient();
+  }
   // The gradient of the rows that this rank has of the output.
   ValueId own_gradient() const { return config_.dropout > 0 ? ValueId{kDroppedGradient} : kOutputGradient; }
 
@@ -126,6 +136,11 @@ class Embed final : public Module {
                             .bytes = numel / target.tensor * bytes_of(DType::fp32),
                             .held = Held::split,
                             .exchanged = kRows});
+    if (!config_.sequence_parallel) {
+      graph.values.push_back({.name = "gradient.whole", .bytes = 0});
+      graph.values.push_back({.name = "rows.all", .bytes = numel * 4, .exchanged = kRowsSum});
+      return;
+    }
     graph.values.push_back(
         {.name = "gradient.whole", .bytes = numel * bytes_of(config_.type), .exchanged = own_gradient()});
     for (const ValueId made : {kRowsSum, kGradientWhole}) exchange_in_chunks(graph.values, made, target);
@@ -144,10 +159,11 @@ class Embed final : public Module {
   }
 
   void positions(const ModuleContext& context, const kernels::ComputeContext& compute) const {
-    const auto* sum = static_cast<const float*>(context.value(kRowsSum));
+    const auto* sum = static_cast<const float*>(context.value(rows_sum()));
     void* output = context.value(kOutput);
     for (int chunk = 0; chunk < context.exchange_chunks; ++chunk) {
-      const StreamRows rows = stream_rows(context, chunk);
+      const OwnRows rows =
+          config_.sequence_parallel ? own_rows(context, chunk) : OwnRows{.count = context.shape.tokens()};
       const std::int64_t before = chunk * rows.count * config_.channels;
       void* rows_output = at(output, before * bytes_of(config_.type));
       if (config_.learned_positions)

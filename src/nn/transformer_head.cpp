@@ -29,7 +29,7 @@ class Head final : public Module {
 
   std::vector<ParameterSpec> parameters() const override {
     std::vector<ParameterSpec> specs;
-    add_norm(config_.norm, "head.norm", config_.channels, config_.type, specs);
+    add_norm(config_.norm, "head.norm", config_.channels, config_.type, stream_gradient(config_), specs);
     specs.push_back({.name = "head.weight",
                      .shape = {config_.vocabulary, config_.channels},
                      .dtype = config_.type,

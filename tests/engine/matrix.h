@@ -68,6 +68,7 @@ struct RunConfig {
   int kv_heads = 0;  // of Llama, where `heads` is given; 0: as many
   int tensor_blocks = 1;
   int exchange_chunks = 1;
+  bool sequence_parallel = true;
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -102,7 +103,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
          (run.exchange_chunks > 1 ? " in " + std::to_string(run.exchange_chunks) + " chunks" : "") +
-         (run.max_norm > 0 ? "" : " unclipped") +
+         (run.sequence_parallel ? "" : " not sequence parallel") + (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
@@ -225,6 +226,7 @@ inline Model small_model(const RunConfig& run) {
   LlamaConfig llama = small_llama(run.layers, run.attention_dropout);
   Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
   llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
+  llama.sequence_parallel = gpt2.sequence_parallel = run.sequence_parallel;
   if (run.heads > 0) {
     llama.heads = llama.kv_heads = gpt2.heads = run.heads;
     llama.channels = gpt2.channels = std::int64_t{8} * run.heads;

@@ -89,6 +89,49 @@ TEST_P(TensorMatrix, InChunksLossesAreThoseOfOneRank) {
   }
 }
 
+// The same where each rank has all rows of the residual stream.
+TEST_P(TensorMatrix, WithAllRowsLossesAreThoseOfOneRank) {
+  RunConfig run = base(GetParam());
+  if (!cuts_exchanges(run)) return;
+  const RunResult alone = known_run(run);
+  run.sequence_parallel = false;
+  EXPECT_TRUE(same_bits(known_run(run), alone)) << "one rank has all rows anyway";
+  for (const int ranks : {2, 4}) {
+    run.tensor = ranks;
+    const RunResult all = known_run(run);
+    const bool fp32 = run.dtype == DType::fp32;
+    EXPECT_LT(furthest(all.losses, alone.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
+    EXPECT_LT(furthest(all.norms, alone.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+    RunConfig split = run;
+    split.sequence_parallel = true;
+    EXPECT_NE(known_run(split).norms, all.norms) << to_string(run);
+    EXPECT_NE(known_run(split).fingerprint, all.fingerprint);
+  }
+}
+
+TEST_P(TensorMatrix, WithAllRowsNoStrategyChangesABit) {
+  RunConfig run = base(GetParam());
+  if (!cuts_exchanges(run)) return;
+  run.tensor = GetParam().kv_heads > 0 ? 4 : 2;
+  run.sequence_parallel = false;
+  run.steps = 4;
+  const RunResult expected = run_training(run);
+  int variant = 0;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    for (const int prefetch : {0, 1}) {
+      RunConfig other = dealt(run, 1, 1 + variant % 2);
+      other.stage = ++variant % 4;
+      other.recompute = recompute;
+      other.prefetch = prefetch;
+      if (prefetch > 0 && other.family == Family::llama) other.pipeline = 2;
+      if (variant == 6 && other.pipeline > 1) other.schedule.schedule = PipelineSchedule::zb_h1;
+      if (variant == 3) other.offload.activations = Space::host;
+      const RunResult result = run_training(other);
+      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
+      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
+    }
+}
+
 TEST_P(TensorMatrix, InChunksNoStrategyChangesABit) {
   RunConfig run = base(GetParam());
   if (!cuts_exchanges(run)) return;
@@ -225,11 +268,13 @@ std::int64_t received_by_transformer(const RunConfig& run) {
   const std::int64_t others = run.tensor - 1, channels = 8 * run.heads, rows = 12 / run.tensor;
   const std::int64_t gathered = others * rows * channels * bytes_of(run.dtype);  // of values of the stream
   const std::int64_t summed = others * rows * channels * 4;                      // of partial sums, in fp32
-  std::int64_t block = (2 + 4) * gathered + (2 + 2) * summed;
+  const bool all_rows = !run.sequence_parallel;  // a backward then gathers no norm again
+  std::int64_t block = (2 + (all_rows ? 2 : 4)) * gathered + (2 + 2) * summed;
   // Keys and values of heads that several ranks share are gathered, and their gradients summed.
   if (run.kv_heads > 0 && run.kv_heads < run.tensor)
     block += 2 * others * 12 * 2 * run.kv_heads * 8 / run.tensor * bytes_of(run.dtype);
-  const std::int64_t embedding = gathered + gathered;  // rows of the table are summed in the model's type
+  // Rows of the table are summed in the model's type; where all are wanted, the sum is gathered in fp32.
+  const std::int64_t embedding = gathered + (all_rows ? summed : gathered);
   const std::int64_t head = gathered + summed + others * 12 * 12;  // three numbers of a row of logits
   return run.layers * block + embedding + head;
 }
@@ -249,6 +294,7 @@ TEST_P(TensorMatrix, RanksReceiveWhatTheFormulaSays) {
     RunConfig run = base(GetParam());
     run.tensor = ranks;
     if (ranks == 2 && cuts_exchanges(run)) run.exchange_chunks = 3;  // which changes no byte
+    if (ranks == 4) run.sequence_parallel = false;
     const auto model = std::make_shared<const Model>(small_model(run));
     run_local(ranks, {}, [&](Communicator world) {
       const TrainerOptions options = trainer_options(run);
@@ -269,6 +315,7 @@ TEST_P(TensorMatrix, EvaluationsAreThoseOfOneRank) {
   const auto evaluated = [&](int ranks) {
     run.tensor = ranks;
     run.exchange_chunks = ranks == 4 && cuts_exchanges(run) ? 3 : 1;
+    run.sequence_parallel = ranks != 2;
     const auto model = std::make_shared<const Model>(small_model(run));
     IdVector<double> losses(ranks);
     run_local(ranks, {}, [&](Communicator world) {
@@ -317,6 +364,7 @@ TEST_P(TensorMatrix, ARunGoesOnAtAnyWidth) {
   for (const int saves : {1, 4}) {
     const TemporaryFolder folder;
     run.tensor = saves;
+    run.sequence_parallel = true;
     std::vector<float> saved;
     stretch(run, 0, 4, nothing, [&](Communicator world, Engine& engine) {
       save_checkpoint(folder.file("run"), world, engine, {.step = 4, .configuration = {}});
@@ -326,6 +374,7 @@ TEST_P(TensorMatrix, ARunGoesOnAtAnyWidth) {
     for (const int loads : {1, 2, 4}) {
       run.tensor = loads;
       run.stage = loads == 2 ? 3 : 0;
+      run.sequence_parallel = loads != saves;  // it changes no parameter
       const Stretch rest = stretch(
           run, 4, 8,
           [&](Communicator world, Engine& engine) { load_checkpoint(folder.file("run"), world, engine); },
@@ -355,6 +404,8 @@ RunConfig drawn_run(std::uint64_t seed) {
   run.world = std::min(draws.pick(1, 3), 16 / ranks_of(run));
   if (run.tensor > 1 && run.tensor_blocks == 1 && cuts_exchanges(run) && draws.chance(40))
     run.exchange_chunks = 3;
+  else if (cuts_exchanges(run))
+    run.sequence_parallel = !draws.chance(25);
   if (draws.chance(30)) run.reduce = ReduceWhen::last;
   run.stage = draws.pick(0, 3);
   run.prefetch = draws.pick(0, 2);
@@ -389,6 +440,7 @@ TEST(TensorMatrix, RandomMeshesOverAllAxesChangeNoBit) {
     plain.heads = run.heads;
     plain.tensor_blocks = run.tensor_blocks;
     plain.exchange_chunks = run.exchange_chunks;
+    plain.sequence_parallel = run.sequence_parallel;
     plain.tensor = run.tensor_blocks > 1 ? 1 : run.tensor;
     plain.replicate = run.replicate;
     plain.world = run.world;
@@ -437,6 +489,12 @@ TEST(TensorMatrix, ChunksThatCannotBeAreRefused) {
   EXPECT_EQ(refusal_of(run), "llama: exchange_chunks is 0; it must be 1 or more");
   run.exchange_chunks = 2;
   EXPECT_EQ(refusal_of(run), "accepted");
+  run.sequence_parallel = false;
+  EXPECT_EQ(refusal_of(run),
+            "llama: exchange_chunks is 2 and sequence_parallel is false; chunks are of the rows that it "
+            "gives to each "
+            "rank");
+  run.sequence_parallel = true;
   const auto of_sequences = [&](int sequences) {
     TrainerOptions options = trainer_options(run);
     options.batch = {.sequences = sequences, .length = 12};
