@@ -140,14 +140,16 @@ struct UnitGraph {
   // The values that exchanges make and that are needed for this one to be whole: itself, or its pieces, or
   // what it is a piece of.
   std::vector<ValueId> exchanged_for(ValueId value) const;
-  bool is_kept(ValueId value, Recompute recompute) const;
+  // Whether it is there from forward to backward, under that choice for the unit.
+  bool is_kept(ValueId value, const ActivationChoice& choice) const;
   // The parts that a pass of such a step runs, by place, in the order in which they run. For forward and
-  // backward: all of theirs. For a recompute: those that make again what backward reads and `recompute` did
-  // not keep; none where that is nothing.
-  std::vector<int> parts_in(Pass pass, Recompute recompute, StepKind kind = StepKind::train) const;
+  // backward: all of theirs. For a recompute: those that make again what backward reads and `choice` did not
+  // keep; none where that is nothing.
+  std::vector<int> parts_in(Pass pass, const ActivationChoice& choice, StepKind kind = StepKind::train) const;
   // The same with the exchanges of what these parts read, each as soon as what it is made of is there, but no
   // earlier than one part ahead of its first reader.
-  std::vector<GraphStep> steps_in(Pass pass, Recompute recompute, StepKind kind = StepKind::train) const;
+  std::vector<GraphStep> steps_in(Pass pass, const ActivationChoice& choice,
+                                  StepKind kind = StepKind::train) const;
   bool has_exchanges() const;
   // Throws UsageError naming `unit` and the value or part that means nothing, on so many tensor ranks.
   void check(std::string_view unit, int tensor_ranks = 1) const;

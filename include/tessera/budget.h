@@ -75,7 +75,8 @@ struct ChosenActivations {
 // Recompute none, selective and full, with everything on the device.
 std::span<const ActivationChoice> recompute_choices();
 
-// Picks one of the choices `among` for each unit, so that every pipeline rank's plan keeps within the budget
+// Picks one of the choices `among` for each unit or, where one of these keeps everything, a set of values
+// that are made again (ActivationChoice::again), so that every pipeline rank's plan keeps within the budget
 // and, by `cost`, the step takes the least time. The specs' own choices are ignored. This is a search, and it
 // may miss the best answer: see docs/memory.md. Where nothing fits, the result exceeds the budget by the
 // least that was found and, among such, takes little time.

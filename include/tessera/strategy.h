@@ -78,6 +78,11 @@ struct ActivationChoice {
   Recompute recompute = Recompute::none;
   // Where its input and, unless recompute is full, its saved activations wait: the device or the host.
   Space kept = Space::device;
+  // Further values of the unit, by their ids in its UnitGraph, that are made again in place of being kept:
+  // such as the output of one matmul, which takes much memory for its time. Ascending. Not with full, which
+  // makes all of them again.
+  std::vector<int> again = {};
+  bool recomputes() const { return recompute != Recompute::none || !again.empty(); }
   bool operator==(const ActivationChoice&) const = default;
 };
 

@@ -95,7 +95,7 @@ void Builder::access_activations(Instruction& use) {
     if (id < 0 || (again && whole == SharedValue::output) || part.reads_value(value)) continue;
     // What was kept is written again, with the same bits, where it lies; so is what is over another value.
     const bool stays = whole >= 0 && (declared.values[whole].over != kNoValue ||
-                                      (again && declared.is_kept(whole, recompute_of(use.unit))));
+                                      (again && declared.is_kept(whole, choice_of(use.unit))));
     const bool in_pieces = value != whole || (value >= 0 && declared.values[value].in_pieces);
     const bool goes_on = in_pieces && !writes_first(use.unit, use.pass, {.part = use.part}, whole);
     if (buffer(id).lifetimes.empty() || !(stays || goes_on)) begin(id, next_id());
@@ -144,8 +144,7 @@ void Builder::exchange(const Slot& slot, ValueId value) {
 
 // Between its forward and its backward. The last unit's follow each other.
 bool Builder::leaves_device(UnitId unit) const {
-  return train() && unit + 1 < layout_.units().count() &&
-         spec_.strategy.activations_of(unit).kept == Space::host;
+  return train() && unit + 1 < layout_.units().count() && choice_of(unit).kept == Space::host;
 }
 
 std::vector<Builder::Waiting> Builder::waiting_of(const Slot& slot) const {

@@ -233,7 +233,7 @@ void Builder::add_unit_buffers(UnitId unit) {
         return add_per_microbatch(waiting);
       };
       for (ValueId id = 0; id < declared.values.count(); ++id)
-        if (declared.values[id].keep == Keep::saved && declared.values[id].is_kept(recompute_of(unit)))
+        if (declared.values[id].keep == Keep::saved && declared.is_kept(id, choice_of(unit)))
           buffers.values_on_host[id] = on_host(of_value(id, "_on_host", BufferRole::offloaded));
       if (unit > 0) {
         Buffer input = describe("input_on_host", BufferRole::offloaded, Category::activations,

@@ -180,7 +180,7 @@ class Builder {
   Pass gradient_pass(UnitId unit) const {
     return has_activations() && graph(unit).is_split ? Pass::weight_gradient : Pass::backward;
   }
-  Recompute recompute_of(UnitId unit) const { return spec_.strategy.activations_of(unit).recompute; }
+  const ActivationChoice& choice_of(UnitId unit) const { return choices_[unit]; }
 
   // buffers.cpp
   BufferId add_buffer(Buffer buffer);
@@ -319,6 +319,7 @@ class Builder {
   IdVector<FlatBuffers> flat_buffers_;
   IdVector<UnitBuffers> unit_buffers_;
   IdVector<IdArray<std::vector<GraphStep>, kPasses>> graph_steps_;  // [unit][pass]; part −1: none is declared
+  IdVector<ActivationChoice> choices_;                              // by unit
   IdVector<bool> exchanges_;  // by unit: whether an exchange makes a value of it
   PerMicrobatch batch_;
   BufferId decision_ = -1, previous_ = -1, terms_ = -1;  // what instructions depend on; −1: none does

@@ -104,6 +104,24 @@ void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
   }
 }
 
+// What is made again in place of being kept is something that would be kept.
+void check_again(const UnitSpec& unit, const StepSpec& spec, UnitId id) {
+  const ActivationChoice& choice = spec.strategy.unit_activations[id];
+  if (choice.again.empty()) return;
+  if (spec.activations.units.empty())
+    throw UsageError(fmt::format(
+        "strategy.unit_activations: `again` of unit '{}' names values, but activations declare none",
+        unit.name));
+  const UnitGraph& graph = spec.activations.units[id];
+  for (const ValueId value : choice.again)
+    if (value < 0 || value >= graph.values.count() || graph.values[value].keep == Keep::pass)
+      throw UsageError(
+          fmt::format("strategy.unit_activations: `again` of unit '{}' names value {}, which is none that it "
+                      "keeps from forward "
+                      "to backward",
+                      unit.name, value));
+}
+
 }  // namespace
 
 void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
@@ -143,6 +161,8 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
   if (choices != 0 && choices != layout.units().size())
     throw UsageError(fmt::format("strategy.unit_activations is given for {} units; the model has {}", choices,
                                  layout.units().size()));
+  for (UnitId unit = 0; unit < static_cast<UnitId>(choices); ++unit)
+    check_again(layout.units()[unit], spec, unit);
   if (units != 0 && !spec.order.empty() && spec.order != default_order(static_cast<int>(units), spec))
     throw UsageError(
         "activations flow along the default order; a trainer with an order of its own keeps its own "

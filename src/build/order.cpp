@@ -69,9 +69,9 @@ namespace {
 // A trainer that owns its activations knows by itself whether it has any to make again.
 bool recomputes(const StepSpec& spec, UnitId unit) {
   const IdVector<UnitGraph>& units = spec.activations.units;
-  const Recompute recompute = spec.strategy.activations_of(unit).recompute;
-  if (units.empty()) return recompute != Recompute::none;
-  return !units[unit].parts_in(Pass::recompute, recompute).empty();
+  const ActivationChoice choice = spec.strategy.activations_of(unit);
+  if (units.empty()) return choice.recomputes();
+  return !units[unit].parts_in(Pass::recompute, choice).empty();
 }
 
 }  // namespace

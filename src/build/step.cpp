@@ -53,10 +53,12 @@ Builder::Builder(const Layout& layout, const Mesh& mesh, const StepSpec& spec, i
     }
   }
   for (const UnitGraph& unit : spec.activations.units) exchanges_.push_back(unit.has_exchanges());
+  for (UnitId unit = 0; unit < layout.units().count(); ++unit)
+    choices_.push_back(spec.strategy.activations_of(unit));
   graph_steps_.resize(layout.units().size());
   for (UnitId unit = 0; unit < graph_steps_.count(); ++unit)
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::weight_gradient})
-      graph_steps_[unit][pass] = has_activations() ? graph(unit).steps_in(pass, recompute_of(unit), spec.kind)
+      graph_steps_[unit][pass] = has_activations() ? graph(unit).steps_in(pass, choice_of(unit), spec.kind)
                                                    : std::vector<GraphStep>{{.part = -1}};
   flat_buffers_.resize(layout.flats().size());
   unit_buffers_.resize(layout.units().size());

@@ -225,7 +225,8 @@ void add_strategy(Keys& keys, StrategyConfig& c) {
   keys.push_back(text("strategy.recompute", &c.recompute,
                       "Which activations are made again just before backward rather than kept: selective, "
                       "the outputs of norms and activation functions; full, all but each unit's input; auto, "
-                      "for each unit as little as run.device_memory and run.host_memory allow.",
+                      "for each unit one of these or single values, as little as run.device_memory and "
+                      "run.host_memory allow.",
                       {"none", "selective", "full", "auto"}));
   keys.push_back(
       or_auto(integer("strategy.resident_units", &c.resident_units, 0,

@@ -1,5 +1,6 @@
 // `tessera plan`: what each rank will hold, without running.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -46,16 +47,36 @@ std::string text_of(const RunPlans& plans) {
   return to_text(all);
 }
 
+// The names of the values that the unit's choice makes again besides what `recompute` names.
+std::vector<std::string> made_again(const Setup& setup, UnitId unit) {
+  const std::vector<ValueId> again = setup.options.engine.strategy.activations_of(unit).again;
+  if (again.empty()) return {};
+  const BatchShape& batch = setup.options.batch;
+  const ModuleNeeds needs = setup.model->modules[unit]->needs(batch, target_of(setup.options));
+  std::vector<std::string> names;
+  for (const ValueId value : again) names.push_back(needs.activations.values[value].name);
+  return names;
+}
+
+// "none", "selective", "full", or the values.
+std::string words_of_choice(const Setup& setup, UnitId unit) {
+  const ActivationChoice choice = setup.options.engine.strategy.activations_of(unit);
+  std::string words = fmt::format("{}", fmt::join(made_again(setup, unit), " "));
+  if (choice.recompute != Recompute::none || words.empty())
+    words = std::string(name_of(choice.recompute)) + (words.empty() ? "" : " ") + words;
+  if (choice.kept == Space::host) words += " on the host";
+  return words;
+}
+
 // "embed none, block.0 to block.3 full, …": runs of units with the same choice.
 std::string chosen_words(const Setup& setup) {
-  const std::vector<std::string>& names = setup.model->names;
-  const std::vector<ActivationChoice>& chosen = setup.options.engine.strategy.unit_activations;
+  const IdVector<std::string>& names = setup.model->names;
   std::string text;
-  for (std::size_t first = 0, end = 0; first < chosen.size(); first = end) {
-    while (end < chosen.size() && chosen[end] == chosen[first]) ++end;
+  for (UnitId first = 0, end = 0; first < names.count(); first = end) {
+    const std::string words = words_of_choice(setup, first);
+    while (end < names.count() && words_of_choice(setup, end) == words) ++end;
     text += fmt::format("{}{}{} {}", first == 0 ? "" : ", ", names[first],
-                        end - first > 1 ? " to " + names[end - 1] : "", name_of(chosen[first].recompute));
-    if (chosen[first].kept == Space::host) text += " on the host";
+                        end - first > 1 ? " to " + names[end - 1] : "", words);
   }
   return text;
 }
@@ -63,10 +84,11 @@ std::string chosen_words(const Setup& setup) {
 nlohmann::json activations_json(const Setup& setup) {
   nlohmann::json units = nlohmann::json::array();
   const Strategy& strategy = setup.options.engine.strategy;
-  for (std::size_t unit = 0; unit < setup.model->names.size(); ++unit)
+  for (UnitId unit = 0; unit < setup.model->names.count(); ++unit)
     units.push_back({{"unit", setup.model->names[unit]},
-                     {"recompute", name_of(strategy.activations_of(static_cast<int>(unit)).recompute)},
-                     {"kept", name_of(strategy.activations_of(static_cast<int>(unit)).kept)}});
+                     {"recompute", name_of(strategy.activations_of(unit).recompute)},
+                     {"again", made_again(setup, unit)},
+                     {"kept", name_of(strategy.activations_of(unit).kept)}});
   return units;
 }
 

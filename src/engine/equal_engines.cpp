@@ -33,7 +33,8 @@ void add_strategy(Figures& figures, const Strategy& s) {
   figures.add("strategy.recompute", name_of(s.recompute));
   std::string choices;
   for (const ActivationChoice& choice : s.unit_activations)
-    choices += fmt::format("{}{} on {}", choices.empty() ? "" : ", ", name_of(choice.recompute),
+    choices += fmt::format("{}{}{} on {}", choices.empty() ? "" : ", ", name_of(choice.recompute),
+                           choice.again.empty() ? "" : fmt::format(" and {}", fmt::join(choice.again, " ")),
                            name_of(choice.kept));
   figures.add("strategy.unit_activations", choices.empty() ? "empty" : choices);
   figures.add("strategy.resident_units", s.resident_units);

@@ -1,5 +1,7 @@
 #include "tessera/strategy.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
 
 #include "src/layout/enumerators.h"
@@ -81,6 +83,13 @@ void Strategy::check() const {
     check_enumerator("unit_activations: the `kept` of a unit", choice.kept, Space::disk);
     if (choice.kept == Space::disk)
       throw UsageError("unit_activations has a unit whose `kept` is disk; it must be device or host");
+    if (!choice.again.empty() && choice.recompute == Recompute::full)
+      throw UsageError(
+          "unit_activations has a unit whose `recompute` is full, which makes all values again, and whose "
+          "`again` "
+          "names some; leave `again` empty");
+    if (std::ranges::adjacent_find(choice.again, std::ranges::greater_equal()) != choice.again.end())
+      throw UsageError("unit_activations has a unit whose `again` does not ascend, each value once");
   }
   if (offload.parameters != Space::device && placements.parameters == Placement::replicated)
     throw UsageError(

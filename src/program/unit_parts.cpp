@@ -33,7 +33,7 @@ void each_source(const UnitGraph& graph, ValueId value, const Visit& visit) {
 // Finds, from what backward reads, the parts that make it again.
 class Again {
  public:
-  Again(const UnitGraph& graph, Recompute recompute) : graph_(graph), recompute_(recompute) {}
+  Again(const UnitGraph& graph, const ActivationChoice& choice) : graph_(graph), choice_(choice) {}
 
   std::vector<int> run() {
     for (const PartSpec& part : graph_.parts)
@@ -50,7 +50,7 @@ class Again {
   }
 
  private:
-  bool there(ValueId value) const { return graph_.whole(value) < 0 || graph_.is_kept(value, recompute_); }
+  bool there(ValueId value) const { return graph_.whole(value) < 0 || graph_.is_kept(value, choice_); }
 
   void need(ValueId value) {
     if (there(value)) return;
@@ -76,7 +76,7 @@ class Again {
   }
 
   const UnitGraph& graph_;
-  const Recompute recompute_;
+  const ActivationChoice& choice_;
   std::set<int> chosen_;
 };
 
@@ -116,8 +116,9 @@ UnitGraph split_backward(const UnitGraph& graph) {
   return split;
 }
 
-bool UnitGraph::is_kept(ValueId value, Recompute recompute) const {
-  return values[whole(value)].is_kept(recompute);
+bool UnitGraph::is_kept(ValueId value, const ActivationChoice& choice) const {
+  const ValueId id = whole(value);
+  return values[id].is_kept(choice.recompute) && !std::ranges::binary_search(choice.again, id);
 }
 
 bool ValueSpec::is_kept(Recompute recompute) const {
@@ -132,15 +133,15 @@ bool ValueSpec::is_kept(Recompute recompute) const {
   return false;
 }
 
-std::vector<int> UnitGraph::parts_in(Pass pass, Recompute recompute, StepKind kind) const {
+std::vector<int> UnitGraph::parts_in(Pass pass, const ActivationChoice& choice, StepKind kind) const {
   if (pass == Pass::weight_gradient && !is_split) return {};
   if (pass != Pass::recompute) return all_of(*this, pass, kind);
-  if (recompute == Recompute::full && keeps_more) return all_of(*this, Pass::forward, kind);
-  return Again(*this, recompute).run();
+  if (choice.recompute == Recompute::full && keeps_more) return all_of(*this, Pass::forward, kind);
+  return Again(*this, choice).run();
 }
 
-std::vector<GraphStep> UnitGraph::steps_in(Pass pass, Recompute recompute, StepKind kind) const {
-  const std::vector<int> running = parts_in(pass, recompute, kind);
+std::vector<GraphStep> UnitGraph::steps_in(Pass pass, const ActivationChoice& choice, StepKind kind) const {
+  const std::vector<int> running = parts_in(pass, choice, kind);
   std::vector<GraphStep> steps;
   std::vector<std::vector<ValueId>> ahead(running.size() + 1);  // of the part there: what is exchanged
   IdVector<bool> placed(values.size());
@@ -166,7 +167,7 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, Recompute recompute, StepK
   };
   // Weight gradients find what backward's exchanges made.
   if (pass == Pass::weight_gradient)
-    for (const GraphStep& before : steps_in(Pass::backward, recompute, kind))
+    for (const GraphStep& before : steps_in(Pass::backward, choice, kind))
       if (before.value != kNoValue) placed[before.value] = true;
   for (std::size_t k = 0; k < running.size(); ++k)
     for (const ValueId read : parts[running[k]].reads) place(place, read, k);

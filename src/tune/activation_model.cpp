@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/tune/value_choices.h"
 #include "tessera/plan_memory.h"
 
 namespace tessera {
@@ -41,18 +42,47 @@ IdVector<std::size_t> slots_of(const Program& program) {
   return slots;
 }
 
+using Choices = IdVector<ActivationChoice>;  // by unit
+
+// Those of `among` for all units; and, where it has one that keeps all, sets of values, the k-th of each
+// unit.
+std::vector<Choices> choices_to_try(const std::vector<StepSpec>& specs, const CostModel& cost, int units,
+                                    std::span<const ActivationChoice> among) {
+  std::vector<Choices> all;
+  for (const ActivationChoice& choice : among) all.emplace_back(units, choice);
+  const auto trains = [](const StepSpec& spec) {
+    return spec.kind == StepKind::train && !spec.activations.units.empty();
+  };
+  const auto spec = std::ranges::find_if(specs, trains);
+  if (spec == specs.end()) return all;
+  for (const ActivationChoice& choice : among) {
+    if (choice.recomputes()) continue;
+    std::vector<Choices> by_value(kMostValueChoices, Choices(units, choice));
+    std::size_t most = 0;
+    for (UnitId unit = 0; unit < units; ++unit) {
+      const auto sets = value_choices(spec->activations.units[unit], choice.kept, cost);
+      for (std::size_t k = 0; k < sets.size(); ++k) by_value[k][unit] = sets[k];
+      most = std::max(most, sets.size());
+    }
+    all.insert(all.end(), by_value.begin(), by_value.begin() + static_cast<std::ptrdiff_t>(most));
+  }
+  return all;
+}
+
 }  // namespace
 
 ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
                                  const CostModel& cost, int rank, std::span<const ActivationChoice> among,
                                  bool host)
     : options_(layout.units().size()) {
-  for (const ActivationChoice& choice : among) {
-    for (std::vector<Option>& of_unit : options_) of_unit.push_back({.choice = choice, .bytes = {}});
+  const std::vector<Choices> tried = choices_to_try(specs, cost, options_.count(), among);
+  for (const Choices& choices : tried) {
+    for (UnitId unit = 0; unit < options_.count(); ++unit)
+      options_[unit].push_back({.choice = choices[unit], .bytes = {}});
     std::size_t begin = 0;  // of the program's slots
     for (StepSpec& spec : specs) {
       if (spec.kind != StepKind::train) continue;
-      spec.strategy.unit_activations.assign(options_.size(), choice);
+      spec.strategy.unit_activations = choices;
       const Program program = build_step(layout, mesh, spec, rank);
       for (const Space space : {Space::device, Space::host}) {
         if (space == Space::device || host) begin = add_memory(program, spec.activations, space, begin);
@@ -60,7 +90,7 @@ ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::ve
       add_times(program, InstructionCosts(program, layout, mesh, cost, mesh.rank({rank, 0, 0, 0})));
     }
   }
-  alike_.assign(among.size(), Picks(options_.size()));
+  alike_.assign(tried.size(), Picks(options_.size()));
   for (std::size_t unit = 0; unit < options_.size(); ++unit) finish(unit);
   merge_slots();
 }

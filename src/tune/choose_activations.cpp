@@ -352,7 +352,7 @@ class Together {
 }  // namespace
 
 std::span<const ActivationChoice> recompute_choices() {
-  static constexpr ActivationChoice kChoices[] = {
+  static const ActivationChoice kChoices[] = {
       {.recompute = Recompute::none}, {.recompute = Recompute::selective}, {.recompute = Recompute::full}};
   return kChoices;
 }

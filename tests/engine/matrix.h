@@ -75,6 +75,7 @@ inline std::string choices_of(const RunConfig& run) {
   std::string text;
   for (const ActivationChoice& choice : run.unit_activations)
     text += (text.empty() ? " units " : ",") + std::string(name_of(choice.recompute)) +
+            (choice.again.empty() ? "" : " and " + std::to_string(choice.again.size()) + " values") +
             (choice.kept == Space::host ? " on host" : "");
   return text;
 }

@@ -420,6 +420,13 @@ RunConfig drawn_run(std::uint64_t seed) {
     run.unit_activations.push_back(
         {.recompute = draws.among<Recompute>({Recompute::none, Recompute::selective, Recompute::full}),
          .kept = draws.chance(20) ? Space::host : Space::device});
+  // Of a block: queries, keys and values; the attention's output; what goes into the activation function and
+  // out.
+  if (run.family == Family::llama)
+    for (int unit = 1; unit <= run.layers; ++unit)
+      if (ActivationChoice& choice = run.unit_activations[static_cast<std::size_t>(unit)];
+          choice.recompute != Recompute::full)
+        choice.again = draws.among<std::vector<int>>({{}, {3}, {4}, {11}, {3, 4, 11}, {0, 12}});
   if (draws.chance(40)) run.offload.states = draws.among<Space>({Space::host, Space::disk});
   if (run.offload.states != Space::device && draws.chance(40)) run.update = UpdateWhen::next;
   run.state_over_replicas = run.stage > 0 && run.replicate > 1 && draws.chance(50);

@@ -170,7 +170,8 @@ class ModelRun {
   }
 
   void use(int unit, Pass pass, StepKind kind, Recompute recompute = Recompute::none) {
-    for (const int part : spec_.units[unit].parts_in(pass, recompute, kind)) run(unit, part, pass, kind);
+    for (const int part : spec_.units[unit].parts_in(pass, {.recompute = recompute}, kind))
+      run(unit, part, pass, kind);
   }
 
   // A part gets what it says that it touches, and nothing else.

@@ -18,7 +18,8 @@ namespace {
 
 std::vector<std::string> names_in(const UnitGraph& graph, Pass pass, Recompute recompute) {
   std::vector<std::string> names;
-  for (const int part : graph.parts_in(pass, recompute)) names.push_back(graph.parts[part].name);
+  for (const int part : graph.parts_in(pass, {.recompute = recompute}))
+    names.push_back(graph.parts[part].name);
   return names;
 }
 
@@ -115,9 +116,45 @@ TEST(UnitGraph, RefusesWhatMeansNothing) {
 std::vector<std::string> steps_in(const UnitGraph& graph, Pass pass, Recompute recompute,
                                   StepKind kind = StepKind::train) {
   std::vector<std::string> names;
-  for (const GraphStep& step : graph.steps_in(pass, recompute, kind))
+  for (const GraphStep& step : graph.steps_in(pass, {.recompute = recompute}, kind))
     names.push_back(step.part < 0 ? "-> " + graph.values[step.value].name : graph.parts[step.part].name);
   return names;
+}
+
+// Besides those that a choice names by their kind: the parts that write them, and what these read and is not
+// kept.
+TEST(UnitGraph, ValuesCanBeMadeAgainOneByOne) {
+  const UnitGraph graph = small_graph();
+  const auto again = [&](const ActivationChoice& choice) {
+    Names names;
+    for (const int part : graph.parts_in(Pass::recompute, choice)) names.push_back(graph.parts[part].name);
+    return names;
+  };
+  EXPECT_EQ(again({.again = {kBentValue}}), Names{"bend"});
+  EXPECT_EQ(again({.again = {kUpValue}}), Names{"up"});
+  EXPECT_EQ(again({.again = {kUpValue, kBentValue}}), (Names{"up", "bend"}));
+  EXPECT_EQ(again({.recompute = Recompute::selective, .again = {kUpValue}}), (Names{"norm", "up", "bend"}));
+  EXPECT_EQ(again({.recompute = Recompute::selective, .again = {kUpValue}}),
+            again({.recompute = Recompute::full}));
+
+  const auto refusal = [&](const ActivationChoice& choice, bool declared) {
+    StepSpec spec{.strategy = {}, .activations = declared ? small_graphs(2) : ActivationSpec{}, .order = {}};
+    spec.strategy.unit_activations.assign(2, choice);
+    try {
+      build_step(Layout(chain(2, 100), 1), {}, spec);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal({.again = {kUpValue}}, true), "");
+  EXPECT_NE(refusal({.again = {kUpValue}}, false).find("but activations declare none"), std::string::npos);
+  for (const ValueId wrong : {ValueId{-2}, ValueId{kBentGradient}, ValueId{99}})
+    EXPECT_NE(refusal({.again = {wrong}}, true).find("names value " + std::to_string(wrong)),
+              std::string::npos);
+  EXPECT_NE(refusal({.recompute = Recompute::full, .again = {kUpValue}}, true).find("leave `again` empty"),
+            std::string::npos);
+  EXPECT_NE(refusal({.again = {kBentValue, kUpValue}}, true).find("does not ascend"), std::string::npos);
 }
 
 // Behind the part that writes what they are made of; of what was there before, one part ahead of the reader.

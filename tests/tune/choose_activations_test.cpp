@@ -19,9 +19,9 @@
 namespace tessera::testing {
 namespace {
 
-constexpr ActivationChoice kNone = {.recompute = Recompute::none},
-                           kSelective = {.recompute = Recompute::selective},
-                           kFull = {.recompute = Recompute::full};
+const ActivationChoice kNone = {.recompute = Recompute::none},
+                       kSelective = {.recompute = Recompute::selective},
+                       kFull = {.recompute = Recompute::full};
 
 // Of so many random cases, how many this run takes; at least 3, so that the budgets are of every kind.
 unsigned drawn(unsigned all) {
@@ -464,6 +464,69 @@ TEST(ChooseActivations, TakesManyEqualBlocksAndMicrobatches) {
   };
   EXPECT_LT(kept(0), 12);
   EXPECT_GE(kept(3), kept(0));
+}
+
+// A block of four products, whose outputs take memory for very different times.
+UnitGraph block_of_products() {
+  using enum Keep;
+  using enum Pass;
+  constexpr ValueId kIn = SharedValue::input, kOut = SharedValue::output,
+                    kOutGradient = SharedValue::output_gradient;
+  UnitGraph graph;
+  graph.output_bytes = 1 << 16;
+  graph.values = {{"norm", 1 << 16, recomputable},
+                  {"cheap", 4 << 16, saved},
+                  {"dear", 1 << 16, saved},
+                  {"up", 4 << 16, saved},
+                  {"bent", 4 << 16, recomputable}};
+  graph.parts = {
+      {"norm", forward, {kIn}, {0}},
+      {"cheap", forward, {0}, {1}, {}, 0, 1e6},
+      {"dear", forward, {1}, {2}, {}, 0, 40e6},
+      {"up", forward, {2}, {3}, {}, 0, 8e6},
+      {"bend", forward, {3}, {4}},
+      {"down", forward, {4}, {kOut}, {}, 0, 8e6},
+      {"all", backward, {kIn, 0, 1, 2, 3, 4, kOutGradient}, {SharedValue::input_gradient}, {}, 0, 110e6},
+  };
+  return graph;
+}
+
+// Values that are made again one by one beat the three that go by kind, at most budgets between these.
+TEST(ChooseActivations, GoesByValueWhereThatIsFaster) {
+  constexpr int kUnits = 4;
+  RandomChain of(1, 3, 1);
+  of.layout = Layout(chain(kUnits, 100), 1);
+  of.mesh = {};
+  of.cost = {.flops_per_us = 1e5, .memory_bytes_per_us = 2e4};
+  StepSpec spec{.strategy = {}, .activations = {}, .order = {}};
+  for (int unit = 0; unit < kUnits; ++unit) {
+    spec.activations.units.push_back(block_of_products());
+    of.cost.part_flops.emplace_back();
+    for (const PartSpec& part : block_of_products().parts) of.cost.part_flops.back().push_back(part.flops);
+  }
+  of.specs_of = {spec};
+  const std::int64_t least = of.arena_of_all(kFull), most = of.arena_of_all(kNone);
+  std::vector<std::pair<std::int64_t, double>> of_three;  // bytes and time of every mixture
+  each_mixture(kUnits, recompute_choices(), [&](const IdVector<ActivationChoice>& units) {
+    of_three.emplace_back(of.arena_bytes(units), of.step_us(units));
+  });
+  int faster = 0, by_value = 0;
+  for (int part = 1; part <= 16; ++part) {
+    const std::int64_t budget = least + (most - least) * part / 16;
+    double best = std::numeric_limits<double>::infinity();
+    for (const auto& [bytes, us] : of_three)
+      if (bytes <= budget) best = std::min(best, us);
+    const ChosenActivations chosen = of.choose(budget);
+    ASSERT_TRUE(chosen.fits);
+    EXPECT_LE(of.arena_bytes(chosen.units), budget);
+    const double us = of.step_us(chosen.units);
+    EXPECT_LE(us, 1.001 * best) << budget;
+    faster += us < 0.999 * best;
+    by_value +=
+        std::ranges::any_of(chosen.units, [](const ActivationChoice& unit) { return !unit.again.empty(); });
+  }
+  std::printf("faster at %d of 16 budgets, by value at %d\n", faster, by_value);
+  EXPECT_GE(faster, 6);
 }
 
 }  // namespace
