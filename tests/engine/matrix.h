@@ -68,6 +68,7 @@ struct RunConfig {
   int kv_heads = 0;  // of Llama, where `heads` is given; 0: as many
   int tensor_blocks = 1;
   int exchange_chunks = 1;
+  int sequences = 1;  // of a microbatch, of models with sequences
   bool sequence_parallel = true;
 };
 
@@ -267,7 +268,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.debug.poison = run.poison;
   options.engine.device = run.device;
   options.engine.waits.deadline = std::chrono::milliseconds(60'000);
-  options.batch = {.sequences = 1, .length = run.heads > 0 ? 12 : 16};
+  options.batch = {.sequences = run.sequences, .length = run.heads > 0 ? 12 : 16};
   if (run.family == Family::mlp) options.batch = {.sequences = 12, .length = 1};
   options.microbatches = run.microbatches;
   options.last_round_ranks = run.last_round_ranks;

@@ -175,7 +175,16 @@ TEST_P(NcclMatrix, SoItIsWhereLayersAreSplit) {
   shared_heads.kv_heads = 1;
   mlp.family = Family::mlp;
   mlp.layers = 3;
-  for (RunConfig run : {split, shared_heads, mlp}) {
+  std::vector<RunConfig> runs = {split, shared_heads, mlp};
+  if (split.tensor == 2) {  // each with 64 tokens of a chunk, or more
+    RunConfig chunks = split;
+    chunks.heads = 0;
+    chunks.exchange_chunks = 2;
+    chunks.sequences = 16;
+    chunks.microbatches = 1;
+    runs.push_back(chunks);
+  }
+  for (RunConfig run : runs) {
     const RunResult expected = run_training(run, through_host);
     for (const int stage : {1, 3}) {
       run.stage = stage;

@@ -100,12 +100,15 @@ TEST(BitwiseMpi, TensorRanks) {
   if (12 % mpi_processes() != 0) GTEST_SKIP() << "heads cannot be dealt to " << mpi_processes() << " ranks";
   for (const Family family : {Family::gpt2, Family::llama})
     expect_same_bits({.family = family, .tensor = 2, .stage = 3, .poison = true, .heads = 12});
+  expect_same_bits({.tensor = 2, .poison = true, .heads = 12, .exchange_chunks = 3});
 }
 
 TEST(BitwiseMpi, TensorRanksOverMessagesInBf16) {
   if (12 % mpi_processes() != 0) GTEST_SKIP() << "heads cannot be dealt to " << mpi_processes() << " ranks";
-  expect_same_bits({.family = Family::llama, .tensor = 2, .dtype = DType::bf16, .heads = 12},
-                   {.ranks_per_host = 1});
+  for (const int chunks : {1, 3})
+    expect_same_bits(
+        {.family = Family::llama, .tensor = 2, .dtype = DType::bf16, .heads = 12, .exchange_chunks = chunks},
+        {.ranks_per_host = 1});
 }
 
 // The last round is of one rank.
