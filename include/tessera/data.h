@@ -44,12 +44,12 @@ class TokenSource {
  public:
   // Maps the file `path`. If there is no such file, maps the files that the glob pattern `path` matches (*, ?
   // and [...]), in the order of their names' bytes. A file that starts with one of the two magic numbers is a
-  // token file, and a file whose name ends in ".bin" must be one. Every other file is text. `vocabulary` is
-  // the model's, from 1 to 2^31.
-  // Throws EnvironmentError for a pattern that matches nothing, for a file that is empty or cannot be read,
-  // for a header that contradicts its file (a version other than the above, a count that does not match the
-  // bytes), and for files of different encodings. Throws UsageError for text with a vocabulary below 256.
-  // Tokens are checked when they are read; check_tokens() checks all of them.
+  // token file, and a file whose name ends in ".bin" must be one. Every other file is text, but what begins
+  // as other formats do (Parquet, Arrow, NumPy, safetensors, JSON lines, archives) is refused. `vocabulary`
+  // is the model's, from 1 to 2^31. Throws EnvironmentError for a pattern that matches nothing, for a file
+  // that is empty or cannot be read, for a header that contradicts its file (a version other than the above,
+  // a count that does not match the bytes), and for files of different encodings. Throws UsageError for text
+  // with a vocabulary below 256. Tokens are checked when they are read; check_tokens() checks all of them.
   static TokenSource open(const std::string& path, std::int64_t vocabulary);
   // Text in memory, for tests and embedders. Messages show `name` in place of a path.
   static TokenSource of_text(std::string text, std::int64_t vocabulary = 256,

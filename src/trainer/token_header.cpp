@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "tessera/error.h"
 
@@ -33,6 +35,39 @@ const Format* format_of(std::int32_t magic) {
   return nullptr;
 }
 
+// What other files begin with. As text they would train without a word, on bytes that mean nothing.
+struct Other {
+  std::string_view begins;
+  std::string_view is;
+};
+constexpr Other kOthers[] = {{"PAR1", "a Parquet file"},
+                             {"ARROW1", "an Arrow file"},
+                             {"\x93NUMPY", "a NumPy array"},
+                             {"PK\x03\x04", "a zip archive, as .npz and .pt files are"},
+                             {"\x1F\x8B", "compressed by gzip"},
+                             {"\x28\xB5\x2F\xFD", "compressed by zstd"},
+                             {"\xFD\x37zXZ", "compressed by xz"},
+                             {"{\"text\"", "JSON lines"},
+                             {"{\"content\"", "JSON lines"},
+                             {"%PDF-", "a PDF file"},
+                             {"SQLite format 3", "an SQLite database"}};
+
+bool is_safetensors(std::span<const std::byte> file) {
+  std::uint64_t header = 0;
+  if (file.size() < sizeof header + 2) return false;
+  std::memcpy(&header, file.data(), sizeof header);
+  return header >= 2 && header <= file.size() - sizeof header && file[sizeof header] == std::byte{'{'};
+}
+
+// Empty where nothing says that the file is anything but text.
+std::string_view other_than_text(const std::string& name, std::span<const std::byte> file) {
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  for (const Other& other : kOthers)
+    if (bytes.starts_with(other.begins)) return other.is;
+  if (name.ends_with(".jsonl")) return "JSON lines";
+  return is_safetensors(file) ? "a safetensors file" : std::string_view();
+}
+
 [[noreturn]] void refuse(const std::string& name, const std::string& problem) {
   throw EnvironmentError(fmt::format("token file '{}' {}", name, problem));
 }
@@ -44,6 +79,12 @@ TokenLayout parse_token_file(const std::string& name, std::span<const std::byte>
   const Format* format = format_of(word(file, 0));
   if (format == nullptr && !name.ends_with(".bin")) {
     if (file.empty()) throw EnvironmentError(fmt::format("text file '{}' is empty", name));
+    if (const std::string_view other = other_than_text(name, file); !other.empty())
+      throw EnvironmentError(
+          fmt::format("data file '{}' is {}, not text or tokens: write the text that it holds to a file, or "
+                      "its tokens to a .bin "
+                      "file, and name that",
+                      name, other));
     return {.encoding = TokenEncoding::text, .offset_bytes = 0, .numel = file_bytes};
   }
   if (file_bytes < kTokenHeaderBytes)

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -178,6 +180,41 @@ TEST(token_file, what_cannot_be_read_is_named) {
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(error(pipe), "cannot read '" + pipe + "': it is not a regular file");
+}
+
+// Their bytes would train without a word.
+TEST(token_source, a_file_of_another_format_is_refused) {
+  using namespace std::string_literals;
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& name, const std::string& bytes) {
+    const std::string path = folder.file(name);
+    std::ofstream(path, std::ios::binary) << bytes;
+    try {
+      TokenSource::open(path, 256);
+    } catch (const EnvironmentError& error) {
+      return std::string(error.what());
+    }
+    return "accepted"s;
+  };
+  const std::string tail(100, 'x');
+  for (const auto& [name, bytes, words] : std::vector<std::array<std::string, 3>>{
+           {"a.parquet", "PAR1" + tail, "a Parquet file"},
+           {"a.arrow", "ARROW1\0\0"s + tail, "an Arrow file"},
+           {"a.npy", "\x93NUMPY\x01"s + tail, "a NumPy array"},
+           {"a.txt.gz", "\x1F\x8B\x08"s + tail, "compressed by gzip"},
+           {"a.zst", "\x28\xB5\x2F\xFD"s + tail, "compressed by zstd"},
+           {"a.xz", "\xFD\x37zXZ\0"s + tail, "compressed by xz"},
+           {"a.zip", "PK\x03\x04"s + tail, "a zip archive"},
+           {"a.safetensors", "\x10\0\0\0\0\0\0\0{}              "s + tail, "a safetensors file"},
+           {"a.json", R"({"text": "a"})" + tail, "JSON lines"},
+           {"a.jsonl", R"({"id": 1, "text": "a"})" + tail, "JSON lines"},
+           {"a.pdf", "%PDF-1.7" + tail, "a PDF file"}}) {
+    const std::string found = refusal(name, bytes);
+    EXPECT_NE(found.find(name + "' is " + words), std::string::npos) << found;
+    EXPECT_NE(found.find("write the text that it holds to a file"), std::string::npos) << found;
+  }
+  for (const std::string text : {"PAR", "{ a brace", "PK is a code", "x"})
+    EXPECT_EQ(refusal("plain.txt", text), "accepted") << text;
 }
 
 TEST(token_source, text_is_bytes) {
