@@ -105,8 +105,9 @@ TESSERA_HOST_DEVICE inline void add(NumberSum& to, double number) {
 // A whole number, of which float64 may have too few digits.
 TESSERA_HOST_DEVICE inline void add(NumberSum& to, std::int64_t number) {
   constexpr std::int64_t kLow = std::int64_t{1} << 32;
-  add(to, static_cast<double>(number % kLow));
-  add(to, static_cast<double>(number / kLow) * static_cast<double>(kLow));
+  const std::int64_t low = number % kLow;
+  add(to, static_cast<double>(low));
+  add(to, static_cast<double>(number - low));
 }
 
 TESSERA_HOST_DEVICE inline void add(NumberSum& to, const NumberSum& from) {

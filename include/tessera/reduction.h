@@ -27,7 +27,7 @@ struct Contributors {
   bool contains(int rank) const { return all() || (rank >= first && rank < first + count); }
   // The same with the count of a group of so many ranks where it was 0.
   Contributors among(int ranks) const { return all() ? Contributors{.count = ranks} : *this; }
-  auto operator<=>(const Contributors&) const = default;
+  auto operator<=>(const Contributors&) const = default;  // NOLINT(modernize-use-nullptr): of its own code
 };
 
 }  // namespace tessera

@@ -114,7 +114,7 @@ void Builder::keep_until_exchanged(const Instruction& reader, ValueId read) {
   const UnitGraph& declared = graph(reader.unit);
   for (const ValueId made : declared.exchanged_for(read))
     if (declared.whole(made) != made)
-      Builder::touch(buffer_of(reader.unit, declared.values[made].exchanged, reader.microbatch), next_id());
+      touch(buffer_of(reader.unit, declared.values[made].exchanged, reader.microbatch), next_id());
 }
 
 // Whether it is gathered or summed follows from how the value that it is made of is held.

@@ -107,7 +107,7 @@ void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
 // What is made again in place of being kept is something that would be kept.
 void check_again(const UnitSpec& unit, const StepSpec& spec, UnitId id) {
   const ActivationChoice& choice = spec.strategy.unit_activations[id];
-  if (choice.again.empty()) return;
+  if (choice.again.empty() || spec.kind == StepKind::evaluate) return;
   if (spec.activations.units.empty())
     throw UsageError(fmt::format(
         "strategy.unit_activations: `again` of unit '{}' names values, but activations declare none",

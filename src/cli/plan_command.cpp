@@ -54,6 +54,7 @@ std::vector<std::string> made_again(const Setup& setup, UnitId unit) {
   const BatchShape& batch = setup.options.batch;
   const ModuleNeeds needs = setup.model->modules[unit]->needs(batch, target_of(setup.options));
   std::vector<std::string> names;
+  names.reserve(again.size());
   for (const ValueId value : again) names.push_back(needs.activations.values[value].name);
   return names;
 }

@@ -32,6 +32,7 @@ auto as_blocks(int blocks, const Call& call) {
 // `count` parts, one behind the other.
 std::vector<const void*> row_of(const void* first, int count, std::int64_t bytes) {
   std::vector<const void*> parts;
+  parts.reserve(static_cast<std::size_t>(count));
   for (int k = 0; k < count; ++k) parts.push_back(at(first, k * bytes));
   return parts;
 }

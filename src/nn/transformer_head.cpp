@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <numeric>
 #include <vector>
 
 #include "kernels/cross_entropy_chunks.h"
@@ -64,8 +65,8 @@ class Head final : public Module {
                      .bytes = tokens * config_.channels * bytes_of(config_.type),
                      .over = kNorm}};
     const int weight = static_cast<int>(parameters_of(config_.norm));
-    std::vector<int> of_norm;
-    for (int parameter = 0; parameter < weight; ++parameter) of_norm.push_back(parameter);
+    std::vector<int> of_norm(parameters_of(config_.norm));
+    std::iota(of_norm.begin(), of_norm.end(), 0);
     graph.parts = {
         {.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}, .evaluation_only = true},
         {.name = "loss",

@@ -44,8 +44,8 @@ class Again {
           });
     // A part that recomputes from less reads only what was kept, so that it can run first.
     std::vector<int> parts(chosen_.begin(), chosen_.end());
-    std::ranges::stable_partition(parts,
-                                  [&](int part) { return graph_.parts[part].pass == Pass::recompute; });
+    std::stable_partition(parts.begin(), parts.end(),
+                          [&](int part) { return graph_.parts[part].pass == Pass::recompute; });
     return parts;
   }
 

@@ -1,5 +1,6 @@
 #include "src/tune/activation_model.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
@@ -44,23 +45,35 @@ IdVector<std::size_t> slots_of(const Program& program) {
 
 using Choices = IdVector<ActivationChoice>;  // by unit
 
+// Whether the training programs' graphs of a unit have the same values, so that a set of them means one
+// thing.
+bool same_values(const std::vector<const UnitGraph*>& graphs) {
+  const auto alike = [](const ValueSpec& a, const ValueSpec& b) {
+    return a.name == b.name && a.keep == b.keep;
+  };
+  return std::ranges::all_of(graphs, [&](const UnitGraph* graph) {
+    return graph != nullptr && graphs[0] != nullptr &&
+           std::ranges::equal(graph->values, graphs[0]->values, alike);
+  });
+}
+
 // Those of `among` for all units; and, where it has one that keeps all, sets of values, the k-th of each
 // unit.
 std::vector<Choices> choices_to_try(const std::vector<StepSpec>& specs, const CostModel& cost, int units,
                                     std::span<const ActivationChoice> among) {
   std::vector<Choices> all;
   for (const ActivationChoice& choice : among) all.emplace_back(units, choice);
-  const auto trains = [](const StepSpec& spec) {
-    return spec.kind == StepKind::train && !spec.activations.units.empty();
-  };
-  const auto spec = std::ranges::find_if(specs, trains);
-  if (spec == specs.end()) return all;
   for (const ActivationChoice& choice : among) {
     if (choice.recomputes()) continue;
     std::vector<Choices> by_value(kMostValueChoices, Choices(units, choice));
     std::size_t most = 0;
     for (UnitId unit = 0; unit < units; ++unit) {
-      const auto sets = value_choices(spec->activations.units[unit], choice.kept, cost);
+      std::vector<const UnitGraph*> graphs;
+      for (const StepSpec& spec : specs)
+        if (spec.kind == StepKind::train)
+          graphs.push_back(spec.activations.units.empty() ? nullptr : &spec.activations.units[unit]);
+      if (graphs.empty() || !same_values(graphs)) continue;
+      const auto sets = value_choices(*graphs[0], choice.kept, cost);
       for (std::size_t k = 0; k < sets.size(); ++k) by_value[k][unit] = sets[k];
       most = std::max(most, sets.size());
     }

@@ -171,7 +171,7 @@ const IdVector<Term>* Follower::meet(InstructionId id) {
   const std::pair channel(program_.channels[instruction.channel].axis, instruction.lane);
   const FlatId flat = program_.flat_of(instruction);
   const Operand* const from = instruction.find(Role::from);
-  own_.assign(static_cast<std::size_t>(contents_.cells() * contents_.items(flat)), kUndefined);
+  own_.assign(static_cast<std::size_t>(contents_.place(flat, contents_.cells(), 0)), kUndefined);
   if (from != nullptr)
     contents_.each(from->buffer, from->region.spread,
                    [&](Term& term, int cell, int item) { own_[contents_.place(flat, cell, item)] = term; });

@@ -529,5 +529,34 @@ TEST(ChooseActivations, GoesByValueWhereThatIsFaster) {
   EXPECT_GE(faster, 6);
 }
 
+// One strategy is for all programs: values that another program's unit has not cannot be chosen.
+TEST(ChooseActivations, GoesByKindWhereProgramsHaveOtherValues) {
+  const Layout layout(chain(3, 100), 1);
+  StepSpec spec{.strategy = {}, .activations = {}, .order = {}};
+  spec.activations.units.assign(3, block_of_products());
+  StepSpec other = spec;
+  other.activations.units[1] = UnitActivations{.output_bytes = 1 << 16, .saved_bytes = 1 << 18};
+  const auto by_value = [&](const std::vector<StepSpec>& specs) {
+    const auto bytes = [&](Recompute recompute) {
+      std::vector<StepSpec> all = specs;
+      for (StepSpec& each : all) each.strategy.recompute = recompute;
+      return build_and_plan(layout, {}, all).plan.space(Space::device).arena_bytes;
+    };
+    const std::int64_t budget = (bytes(Recompute::none) + bytes(Recompute::full)) / 2;
+    CostModel cost{.flops_per_us = 1e5, .memory_bytes_per_us = 2e4};
+    IdVector<double> flops;
+    for (const PartSpec& part : block_of_products().parts) flops.push_back(part.flops);
+    cost.part_flops.assign(3, flops);
+    const ChosenActivations chosen = choose_activations(layout, {}, specs, cost, {.device_bytes = budget});
+    EXPECT_TRUE(chosen.fits);
+    std::vector<bool> units;
+    for (const ActivationChoice& unit : chosen.units) units.push_back(!unit.again.empty());
+    return units;
+  };
+  const std::vector<bool> alone = by_value({spec}), both = by_value({spec, other});
+  EXPECT_TRUE(alone[0] || alone[1]);
+  EXPECT_FALSE(both[1]);
+}
+
 }  // namespace
 }  // namespace tessera::testing
