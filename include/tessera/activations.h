@@ -146,8 +146,9 @@ struct UnitGraph {
   // backward: all of theirs. For a recompute: those that make again what backward reads and `choice` did not
   // keep; none where that is nothing.
   std::vector<int> parts_in(Pass pass, const ActivationChoice& choice, StepKind kind = StepKind::train) const;
-  // The same with the exchanges of what these parts read, each as soon as what it is made of is there, but no
-  // earlier than one part ahead of its first reader.
+  // The same with the exchanges of what these parts read. Each comes behind the part that writes what it is
+  // made of; where no part of the pass does, one part ahead of its first reader or, of pieces of one value,
+  // two for each. Of two that come close together, that which is read sooner is first.
   std::vector<GraphStep> steps_in(Pass pass, const ActivationChoice& choice,
                                   StepKind kind = StepKind::train) const;
   bool has_exchanges() const;
