@@ -306,7 +306,7 @@ class Check {
     if (part.gradients && !is_of_backward(part.pass))
       refuse(part, "writes gradients of parameters, which only backward does");
     for (const ValueId id : part.reads) {
-      check_exists(part, id, may_read(part.pass, graph_.whole(id)));
+      check_exists(part, id, may_read);
       if (id >= 0 && graph_.values[id].held == Held::partial)
         refuse(part, fmt::format("reads value '{}', which is a part of a sum; it must read what an exchange "
                                  "makes of it",
@@ -319,8 +319,8 @@ class Check {
       meet(id);
     }
     for (const ValueId id : part.writes) {
+      check_exists(part, id, may_write);
       const ValueId whole = graph_.whole(id);
-      check_exists(part, id, may_write(part.pass, whole));
       if (whole < 0) {
         const auto written = [&](ValueId other) { return graph_.overlap(other, id); };
         if (std::ranges::any_of(shared_, written))
@@ -364,8 +364,9 @@ class Check {
                        part.pass == Pass::backward ? "no part of backward so far" : "it does not itself"));
   }
 
-  void check_exists(const PartSpec& part, ValueId id, bool shared) const {
-    if (id >= graph_.values.count() || (id < 0 && !shared))
+  // `may`: whether a pass may touch what units share, all of it or a piece.
+  void check_exists(const PartSpec& part, ValueId id, bool (*may)(Pass, ValueId)) const {
+    if (id >= graph_.values.count() || (graph_.whole(id) < 0 && !may(part.pass, graph_.whole(id))))
       refuse(part, fmt::format("touches value {}, which it cannot; its unit has values 0 to {}", id,
                                graph_.values.count() - 1));
   }
