@@ -77,6 +77,10 @@ struct Region {
   std::int64_t begin = 0, end = 0;
   bool operator==(const Region&) const = default;
   bool is_piece() const { return end > 0; }
+  // The bytes that it has of a buffer of so many, where it is no region of a flat.
+  std::int64_t bytes_of(std::int64_t buffer_bytes) const { return is_piece() ? end - begin : buffer_bytes; }
+  // Whether it has some of these bytes of the buffer.
+  bool meets(std::int64_t from, std::int64_t to) const { return !is_piece() || (from < end && begin < to); }
 
   static constexpr Region part_of(const Spread& spread) { return {.kind = Kind::part, .spread = spread}; }
   static constexpr Region of_parameter(ParameterId id) { return {.kind = Kind::parameter, .parameter = id}; }

@@ -59,18 +59,16 @@ class AddressMap {
   std::map<std::int64_t, Segment> segments_;  // by begin; disjoint
 };
 
-// Bytes of a buffer that every instruction touches together, or not at all; and what happened to them up to
-// the running instruction.
-struct Stretch {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+// What happened to a stretch of a buffer up to the running instruction.
+struct StretchHistory {
+  Stretch bytes;
   InstructionId writer = -1;  // the last write
   Clock readers = nothing();  // since that write
 };
 
 // What happened to one buffer.
 struct History {
-  std::vector<Stretch> stretches;
+  std::vector<StretchHistory> stretches;
   std::size_t lifetime = 0;  // the first that has not ended
   std::size_t claimed = 0;   // lifetimes before this one have taken their addresses
   std::size_t occupant = 0;  // of the current lifetime, once claimed
@@ -81,15 +79,9 @@ class Linker {
   using Offsets = IdVector<std::vector<std::int64_t>>;  // [buffer][lifetime]
 
   Linker(Program& program, const Offsets* offsets) : program_(program), offsets_(offsets) {
-    const IdVector<std::vector<std::int64_t>> cuts = piece_cuts(program);
-    for (BufferId id = 0; id < program.buffers.count(); ++id) {
-      std::vector<Stretch>& stretches = histories_.emplace_back().stretches;
-      std::int64_t begin = 0;
-      for (const std::int64_t cut : cuts[id]) {
-        stretches.push_back({begin, cut});
-        begin = cut;
-      }
-      stretches.push_back({begin, program.buffers[id].bytes});
+    for (const std::vector<Stretch>& of_buffer : stretches_of(program)) {
+      std::vector<StretchHistory>& stretches = histories_.emplace_back().stretches;
+      for (const Stretch& stretch : of_buffer) stretches.push_back({.bytes = stretch});
     }
   }
 
@@ -107,7 +99,7 @@ class Linker {
   Clock dependencies(InstructionId id) {
     Clock wanted = nothing();
     each_buffer(id, [&](BufferId buffer, History& past) { enter_lifetime(wanted, id, buffer, past); });
-    each_stretch(id, [&](Stretch& stretch, bool writes) {
+    each_stretch(id, [&](StretchHistory& stretch, bool writes) {
       add(wanted, stretch.writer);
       if (writes) join(wanted, stretch.readers);
     });
@@ -127,11 +119,10 @@ class Linker {
   void each_stretch(InstructionId id, const Visit& visit) {
     const Instruction& instruction = program_.instructions[id];
     if (instruction.when >= 0)
-      for (Stretch& stretch : history(instruction.when, id).stretches) visit(stretch, false);
+      for (StretchHistory& stretch : history(instruction.when, id).stretches) visit(stretch, false);
     for (const Operand& operand : instruction.operands)
-      for (Stretch& stretch : history(operand.buffer, id).stretches)
-        if (!operand.region.is_piece() ||
-            (stretch.begin < operand.region.end && operand.region.begin < stretch.end))
+      for (StretchHistory& stretch : history(operand.buffer, id).stretches)
+        if (operand.region.meets(stretch.bytes.begin, stretch.bytes.end))
           visit(stretch, writes(operand.access));
   }
 
@@ -146,7 +137,7 @@ class Linker {
     if (past.lifetime == lifetimes.size() || lifetimes[past.lifetime].first > id) return;
     if (past.claimed > past.lifetime) return;
     past.claimed = past.lifetime + 1;
-    for (Stretch& stretch : past.stretches) {
+    for (StretchHistory& stretch : past.stretches) {
       stretch.writer = id;
       stretch.readers = nothing();
     }
@@ -159,7 +150,7 @@ class Linker {
 
   void record(InstructionId id) {
     const Lane lane = program_.instructions[id].lane;
-    each_stretch(id, [&](Stretch& stretch, bool writes) {
+    each_stretch(id, [&](StretchHistory& stretch, bool writes) {
       if (writes) {
         stretch.writer = id;
         stretch.readers = nothing();

@@ -31,9 +31,8 @@ OperandPlaces::OperandPlaces(const IdVector<Program>& programs, int index, const
       OperandPlace& place = places_.emplace_back();
       place.range = range_of_region(layout, buffer, operand.region, coordinates);
       const bool all = operand.region.kind == Region::Kind::all || operand.region.kind == Region::Kind::value;
-      place.bytes = operand.region.is_piece() ? operand.region.end - operand.region.begin
-                    : all                     ? buffer.bytes
-                                              : place.range.numel() * bytes_of(operand.type);
+      place.bytes =
+          all ? operand.region.bytes_of(buffer.bytes) : place.range.numel() * bytes_of(operand.type);
       if (lifetime < 0 || buffer.space == Space::disk) continue;
       place.address = memory.address(index, operand.buffer, lifetime) + operand.region.begin;
       if (place.range.numel() == 0) continue;

@@ -1,22 +1,26 @@
 #include "src/program/pieces.h"
 
-#include <algorithm>
+#include <set>
 
 namespace tessera {
 
-IdVector<std::vector<std::int64_t>> piece_cuts(const Program& program) {
-  IdVector<std::vector<std::int64_t>> cuts(program.buffers.size());
+IdVector<std::vector<Stretch>> stretches_of(const Program& program) {
+  IdVector<std::set<std::int64_t>> cuts(program.buffers.size());
   for (const Instruction& instruction : program.instructions)
-    for (const Operand& operand : instruction.operands) {
-      if (!operand.region.is_piece() || operand.buffer < 0 || operand.buffer >= cuts.count()) continue;
-      for (const std::int64_t at : {operand.region.begin, operand.region.end})
-        if (at > 0 && at < program.buffers[operand.buffer].bytes) cuts[operand.buffer].push_back(at);
+    for (const Operand& operand : instruction.operands)
+      if (operand.region.is_piece() && operand.buffer >= 0 && operand.buffer < cuts.count())
+        for (const std::int64_t at : {operand.region.begin, operand.region.end})
+          if (at > 0 && at < program.buffers[operand.buffer].bytes) cuts[operand.buffer].insert(at);
+  IdVector<std::vector<Stretch>> stretches(program.buffers.size());
+  for (BufferId id = 0; id < program.buffers.count(); ++id) {
+    std::int64_t begin = 0;
+    for (const std::int64_t cut : cuts[id]) {
+      stretches[id].push_back({begin, cut});
+      begin = cut;
     }
-  for (std::vector<std::int64_t>& of_buffer : cuts) {
-    std::ranges::sort(of_buffer);
-    of_buffer.erase(std::unique(of_buffer.begin(), of_buffer.end()), of_buffer.end());
+    stretches[id].push_back({begin, program.buffers[id].bytes});
   }
-  return cuts;
+  return stretches;
 }
 
 }  // namespace tessera

@@ -9,8 +9,13 @@
 
 namespace tessera {
 
-// By buffer: the offsets at which some instruction's piece begins or ends, ascending, without 0 and the
-// buffer's end. Between two of them every instruction touches all bytes or none.
-IdVector<std::vector<std::int64_t>> piece_cuts(const Program& program);
+// Bytes of a buffer that every instruction touches together, or not at all.
+struct Stretch {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// By buffer: its stretches, one behind the other. Without pieces it is one.
+IdVector<std::vector<Stretch>> stretches_of(const Program& program);
 
 }  // namespace tessera

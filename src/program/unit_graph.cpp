@@ -74,11 +74,30 @@ ValueId UnitGraph::whole(ValueId value) const {
   return value >= 0 && values[value].piece_of != kNoValue ? values[value].piece_of : value;
 }
 
+std::vector<ValueId> UnitGraph::pieces(ValueId value) const {
+  std::vector<ValueId> all;
+  for (ValueId id = 0; id < values.count(); ++id)
+    if (values[id].piece_of == value) all.push_back(id);
+  return all;
+}
+
+namespace {
+
+// Whether the values, at their offsets in what they are pieces of, have bytes of one memory.
+bool share_bytes(const ValueSpec& a, const ValueSpec& b) {
+  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+}  // namespace
+
 bool UnitGraph::overlap(ValueId one, ValueId other) const {
   if (whole(one) != whole(other)) return false;
-  if (one == other || whole(one) == one || whole(other) == other) return true;
-  const ValueSpec &a = values[one], &b = values[other];
-  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+  return one == other || whole(one) == one || whole(other) == other ||
+         share_bytes(values[one], values[other]);
+}
+
+bool UnitGraph::writes_some(const PartSpec& part, ValueId value) const {
+  return std::ranges::any_of(part.writes, [&](ValueId written) { return overlap(written, value); });
 }
 
 std::vector<ValueId> UnitGraph::exchanged_for(ValueId value) const {
@@ -207,13 +226,9 @@ class Check {
     if (of >= 0 && graph_.values[of].piece_of != kNoValue)
       throw UsageError(
           fmt::format("{} is a piece of '{}', which is one itself", name, graph_.values[of].name));
+    const std::vector<ValueId> pieces = graph_.pieces(of);
     std::int64_t begin = 0;
-    ValueId last = kNoValue;
-    for (ValueId other = 0; other < graph_.values.count(); ++other) {
-      if (graph_.values[other].piece_of != of) continue;
-      if (other < id) begin += graph_.values[other].bytes;
-      last = other;
-    }
+    for (const ValueId other : pieces) begin += other < id ? graph_.values[other].bytes : 0;
     if (piece.begin != begin)
       throw UsageError(
           fmt::format("{} begins at byte {}, and the pieces before it end at {}", name, piece.begin, begin));
@@ -221,7 +236,7 @@ class Check {
     const bool known = of >= 0 || of == SharedValue::output;  // the others' bytes are other units' to say
     const std::int64_t bytes = of >= 0 ? graph_.values[of].bytes : graph_.output_bytes;
     if (piece.bytes == 0 && !(known && bytes == 0)) throw UsageError(fmt::format("{} has no bytes", name));
-    if (known && last == id && end != bytes)
+    if (known && pieces.back() == id && end != bytes)
       throw UsageError(fmt::format("{} is the last piece and ends at byte {}; what it is a piece of has {}",
                                    name, end, bytes));
     if (of < 0) return;
@@ -275,13 +290,8 @@ class Check {
     if (written_.contains(id) || written_.contains(whole)) return true;
     for (const ValueId of : {id, whole})
       if (const ValueId source = graph_.values[of].exchanged; source != kNoValue) return there(pass, source);
-    bool any = false, all = true;
-    for (ValueId piece = 0; id == whole && piece < graph_.values.count(); ++piece) {
-      if (graph_.values[piece].piece_of != whole) continue;
-      any = true;
-      all = all && there(pass, piece);
-    }
-    return any && all;
+    const std::vector<ValueId> pieces = graph_.pieces(id);
+    return !pieces.empty() && std::ranges::all_of(pieces, [&](ValueId piece) { return there(pass, piece); });
   }
 
   // The value, what it is a piece of, and its pieces.
@@ -289,8 +299,8 @@ class Check {
   void each_part(ValueId id, Visit visit) const {
     const ValueId whole = graph_.whole(id);
     visit(whole);
-    for (ValueId piece = 0; piece < graph_.values.count(); ++piece)
-      if (graph_.values[piece].piece_of == whole && graph_.overlap(piece, id)) visit(piece);
+    for (const ValueId piece : graph_.pieces(whole))
+      if (graph_.overlap(piece, id)) visit(piece);
   }
 
   void meet(ValueId id) {
@@ -344,11 +354,7 @@ class Check {
   bool share_memory(ValueId other, ValueId written) const {
     if (graph_.root(other) != graph_.root(written)) return false;
     if (graph_.whole(other) == graph_.whole(written)) return graph_.whole(written) == written;
-    const auto range = [&](ValueId id) {
-      const ValueSpec& value = graph_.values[id];
-      return std::pair(value.begin, value.begin + value.bytes);
-    };
-    return range(other).first < range(written).second && range(written).first < range(other).second;
+    return share_bytes(graph_.values[other], graph_.values[written]);
   }
 
   // The value below is there: a recompute makes what its parts, and those of backward, read.

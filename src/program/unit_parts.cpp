@@ -18,10 +18,6 @@ std::vector<int> all_of(const UnitGraph& graph, Pass pass, StepKind kind) {
   return places;
 }
 
-bool writes_some(const UnitGraph& graph, const PartSpec& part, ValueId value) {
-  return std::ranges::any_of(part.writes, [&](ValueId written) { return graph.overlap(written, value); });
-}
-
 // Calls visit for each of the unit's own values that this one is, or is made of, through all exchanges.
 template <class Visit>
 void each_source(const UnitGraph& graph, ValueId value, const Visit& visit) {
@@ -66,7 +62,7 @@ class Again {
     std::vector<int> forward, again;
     for (int id = 0; id < graph_.parts.count(); ++id) {
       const PartSpec& part = graph_.parts[id];
-      if (is_of_backward(part.pass) || part.evaluation_only || !writes_some(graph_, part, value)) continue;
+      if (is_of_backward(part.pass) || part.evaluation_only || !graph_.writes_some(part, value)) continue;
       if (part.pass == Pass::forward) forward.push_back(id);
       if (part.pass == Pass::recompute &&
           std::ranges::all_of(part.reads, [&](ValueId read) { return there(read); }))
@@ -99,7 +95,7 @@ UnitGraph split_backward(const UnitGraph& graph) {
     // What such a part reads no part of backward behind it may change.
     const auto changes = [&](const PartSpec& later) {
       return later.pass == Pass::backward &&
-             std::ranges::any_of(part.reads, [&](ValueId read) { return writes_some(split, later, read); });
+             std::ranges::any_of(part.reads, [&](ValueId read) { return split.writes_some(later, read); });
     };
     const auto behind = split.parts.begin() + (&part - split.parts.data()) + 1;
     if (!part.writes.empty() || std::any_of(behind, split.parts.end(), changes)) return graph;
@@ -145,8 +141,8 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, const ActivationChoice& ch
   std::vector<GraphStep> steps;
   std::vector<std::vector<ValueId>> ahead(running.size() + 1);  // of the part there: what is exchanged
   IdVector<bool> placed(values.size());
-  // An exchange comes behind the part that writes what it is made of; else one ahead of its first reader. Of
-  // a value in pieces whose reader needs it whole, each comes one ahead of the next.
+  // An exchange comes behind the part that writes what it is made of; else one part ahead of its first reader
+  // or, of pieces of one value, two for each.
   const auto place = [&](auto&& self, ValueId read, std::size_t reader) -> void {
     const std::vector<ValueId> made = exchanged_for(read);
     for (std::size_t i = 0; i < made.size(); ++i) {
@@ -157,7 +153,7 @@ std::vector<GraphStep> UnitGraph::steps_in(Pass pass, const ActivationChoice& ch
       const std::size_t pieces = made.size() - i;
       std::size_t at = reader - std::min(reader, made.size() > 1 ? 2 * pieces : pieces);
       for (std::size_t k = 0; k < reader; ++k)
-        if (whole(made_of) >= 0 && writes_some(*this, parts[running[k]], made_of)) at = k + 1;
+        if (whole(made_of) >= 0 && writes_some(parts[running[k]], made_of)) at = k + 1;
       self(self, of, at);
       // One that is read sooner and comes within two parts goes first: they travel one after the other.
       for (std::size_t next = std::min(at + 2, reader); next > at; --next)

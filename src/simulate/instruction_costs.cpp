@@ -160,8 +160,7 @@ double InstructionCosts::transfer_us(const Instruction& copy) const {
 
 std::int64_t InstructionCosts::bytes(const Operand& operand) const {
   const Buffer& buffer = program_.buffers[operand.buffer];
-  if (operand.region.is_piece()) return operand.region.end - operand.region.begin;
-  if (operand.region.kind != Region::Kind::part) return buffer.bytes;
+  if (operand.region.kind != Region::Kind::part) return operand.region.bytes_of(buffer.bytes);
   return numel_of(layout_.flat(buffer.flat), operand.region.spread) * bytes_of(operand.type);
 }
 

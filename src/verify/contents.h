@@ -26,11 +26,11 @@ class Contents {
       : program_(program),
         layout_(layout),
         ranks_(ranks),
-        cuts_(piece_cuts(program)),
+        stretches_(stretches_of(program)),
         cells_(ranks.contains(Axis::tensor) ? kCells : cell_bit(Axis::tensor)) {
     for (BufferId id = 0; id < program.buffers.count(); ++id) {
       const FlatId flat = program.buffers[id].flat;
-      terms_.emplace_back(flat < 0 ? static_cast<int>(cuts_[id].size()) + 1 : cells_ * items(flat));
+      terms_.emplace_back(flat < 0 ? static_cast<int>(stretches_[id].size()) : cells_ * items(flat));
     }
     lives_.assign(program.buffers.size(), -1);
   }
@@ -75,20 +75,20 @@ class Contents {
       for (int k = 0; k < items(flat); ++k) visit(at(buffer, cell, k), cell, k);
     }
   }
-  // Of a buffer that belongs to no flat: the value of which it holds the bytes of the region, these or all.
-  // kUndefined where these are not all of one value.
+  // Says which value's bytes a buffer that belongs to no flat has in the region, or in all of it. kUndefined
+  // where these are not all of one value.
   Term held(BufferId buffer, const Region& region = {}) const {
     Term found = kUndefined;
     bool first = true;
-    each_stretch(buffer, region, [&](int stretch) {
-      const Term term = terms_[buffer][stretch];
+    each_stretch(buffer, region, [&](int at) {
+      const Term term = terms_[buffer][at];
       found = first || term == found ? term : kUndefined;
       first = false;
     });
     return found;
   }
   void hold(BufferId buffer, Term value, const Region& region = {}) {
-    each_stretch(buffer, region, [&](int stretch) { terms_[buffer][stretch] = value; });
+    each_stretch(buffer, region, [&](int at) { terms_[buffer][at] = value; });
   }
   Term& at(BufferId buffer, int cell, int item) {
     return terms_[buffer][place(program_.buffers[buffer].flat, cell, item)];
@@ -97,22 +97,20 @@ class Contents {
   int place(FlatId flat, int cell, int item) const { return cell * items(flat) + item; }
 
  private:
-  // For the stretches between cuts that the region has.
+  // Calls visit(at) for the places of the buffer's stretches that the region has.
   template <class Visit>
   void each_stretch(BufferId buffer, const Region& region, Visit visit) const {
-    const std::vector<std::int64_t>& cuts = cuts_[buffer];
-    for (int stretch = 0; stretch <= static_cast<int>(cuts.size()); ++stretch) {
-      const auto at = static_cast<std::size_t>(stretch);
-      const std::int64_t begin = at == 0 ? 0 : cuts[at - 1];
-      const std::int64_t end = at == cuts.size() ? program_.buffers[buffer].bytes : cuts[at];
-      if (!region.is_piece() || (begin < region.end && region.begin < end)) visit(stretch);
+    int at = 0;
+    for (const Stretch& stretch : stretches_[buffer]) {
+      if (region.meets(stretch.begin, stretch.end)) visit(at);
+      ++at;
     }
   }
 
   const Program& program_;
   const Layout& layout_;
   const AxisSet ranks_;
-  const IdVector<std::vector<std::int64_t>> cuts_;
+  const IdVector<std::vector<Stretch>> stretches_;
   const int cells_;
   IdVector<IdVector<Term>> terms_;
   IdVector<int> lives_;

@@ -248,7 +248,8 @@ class Structure {
     const auto match = [&](std::int64_t given, std::int64_t made) {
       return gathers ? made == given * ranks : given == made * ranks;
     };
-    const std::int64_t given = of_sum(bytes(*from)), made = bytes(to);
+    const std::int64_t given = of_sum(from->region.bytes_of(buffer(from->buffer).bytes));
+    const std::int64_t made = to.region.bytes_of(buffer(to.buffer).bytes);
     if (!match(given, made))
       report(id,
              fmt::format("makes {} bytes of {}, on {} ranks along {}", made, given, ranks, name_of(axis)));
@@ -256,12 +257,6 @@ class Structure {
       report(id, fmt::format("makes a piece from byte {} on of one from byte {} on, which is another",
                              to.region.begin, from->region.begin));
     if (!gathers && exchange.operand(Role::to).access != Access::write) report(id, "adds to a value");
-  }
-
-  // Of a value, or of the piece of it.
-  std::int64_t bytes(const Operand& operand) const {
-    return operand.region.is_piece() ? operand.region.end - operand.region.begin
-                                     : buffer(operand.buffer).bytes;
   }
 
   // A gather undoes the cut over its axis, a reduction makes it.

@@ -88,9 +88,7 @@ class Chain {
     const bool in_block = of.unit > 0 && of.unit + 1 < static_cast<int>(units_.size());
     if (of.lane != Lane::exchange || !in_block) return 0;
     const Operand& part = of.operand(of.op == Opcode::all_gather ? Role::from : Role::to);
-    const Region& region = part.region;
-    return static_cast<double>(region.is_piece() ? region.end - region.begin
-                                                 : program.buffers[part.buffer].bytes);
+    return static_cast<double>(part.region.bytes_of(program.buffers[part.buffer].bytes));
   }
 
   std::vector<UnitSpec> units_;

@@ -63,6 +63,11 @@ std::optional<InstructionId> place(const Program& program, Draws& draws,
 
 bool is_sum(const Instruction& of) { return of.op == Opcode::reduce_scatter || of.op == Opcode::accumulate; }
 
+bool is_exchange(const Instruction& of) { return of.lane == Lane::exchange; }
+bool exchanges_a_piece(const Instruction& of) {
+  return is_exchange(of) && of.operand(Role::from).region.is_piece();
+}
+
 void drop(Program& program, InstructionId id) {
   program.instructions.erase(program.instructions.begin() + id);
   for (Buffer& buffer : program.buffers)
@@ -206,16 +211,14 @@ const std::map<std::string, Mutation>& mutations() {
        }},
       {"an exchange is left out",
        [](Program& program, Draws& draws) {
-         const auto id =
-             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         const auto id = place(program, draws, is_exchange);
          if (!id) return false;
          drop(program, *id);
          return true;
        }},
       {"an exchange takes another value",
        [](Program& program, Draws& draws) {
-         const auto id =
-             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         const auto id = place(program, draws, is_exchange);
          if (!id) return false;
          Operand& from = operand_of(program.instructions[*id], Role::from);
          for (InstructionId before = *id - 1; before >= 0; --before)
@@ -230,9 +233,7 @@ const std::map<std::string, Mutation>& mutations() {
        }},
       {"an exchange takes another piece of the value",
        [](Program& program, Draws& draws) {
-         const auto id = place(program, draws, [](const Instruction& of) {
-           return of.lane == Lane::exchange && of.operand(Role::from).region.is_piece();
-         });
+         const auto id = place(program, draws, exchanges_a_piece);
          if (!id) return false;
          Operand& operand = operand_of(program.instructions[*id], draws.chance(50) ? Role::from : Role::to);
          const std::vector<ValuePiece>& pieces = program.units[program.at(*id).unit].pieces;
@@ -246,9 +247,7 @@ const std::map<std::string, Mutation>& mutations() {
        }},
       {"one piece is exchanged twice, and another never",
        [](Program& program, Draws& draws) {
-         const auto id = place(program, draws, [](const Instruction& of) {
-           return of.lane == Lane::exchange && of.operand(Role::from).region.is_piece();
-         });
+         const auto id = place(program, draws, exchanges_a_piece);
          if (!id) return false;
          Instruction& twice = program.instructions[*id];
          for (InstructionId other = 0; other < program.instructions.count(); ++other) {
@@ -263,8 +262,7 @@ const std::map<std::string, Mutation>& mutations() {
        }},
       {"a sum over tensor ranks is a gather, or the other way round",
        [](Program& program, Draws& draws) {
-         const auto id =
-             place(program, draws, [](const Instruction& of) { return of.lane == Lane::exchange; });
+         const auto id = place(program, draws, is_exchange);
          if (!id) return false;
          Opcode& op = program.instructions[*id].op;
          op = op == Opcode::all_gather ? Opcode::reduce_scatter : Opcode::all_gather;
