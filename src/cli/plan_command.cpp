@@ -72,12 +72,13 @@ std::string words_of_choice(const Setup& setup, UnitId unit) {
 // "embed none, block.0 to block.3 full, …": runs of units with the same choice.
 std::string chosen_words(const Setup& setup) {
   const IdVector<std::string>& names = setup.model->names;
+  IdVector<std::string> words;
+  for (UnitId unit = 0; unit < names.count(); ++unit) words.push_back(words_of_choice(setup, unit));
   std::string text;
   for (UnitId first = 0, end = 0; first < names.count(); first = end) {
-    const std::string words = words_of_choice(setup, first);
-    while (end < names.count() && words_of_choice(setup, end) == words) ++end;
+    while (end < names.count() && words[end] == words[first]) ++end;
     text += fmt::format("{}{}{} {}", first == 0 ? "" : ", ", names[first],
-                        end - first > 1 ? " to " + names[end - 1] : "", words);
+                        end - first > 1 ? " to " + names[end - 1] : "", words[first]);
   }
   return text;
 }

@@ -1,6 +1,5 @@
 #include "src/tune/activation_model.h"
 
-#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
@@ -8,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "src/tune/value_choices.h"
 #include "tessera/plan_memory.h"
 
 namespace tessera {
@@ -43,53 +41,13 @@ IdVector<std::size_t> slots_of(const Program& program) {
   return slots;
 }
 
-using Choices = IdVector<ActivationChoice>;  // by unit
-
-// Whether the training programs' graphs of a unit have the same values, so that a set of them means one
-// thing.
-bool same_values(const std::vector<const UnitGraph*>& graphs) {
-  const auto alike = [](const ValueSpec& a, const ValueSpec& b) {
-    return a.name == b.name && a.keep == b.keep;
-  };
-  return std::ranges::all_of(graphs, [&](const UnitGraph* graph) {
-    return graph != nullptr && graphs[0] != nullptr &&
-           std::ranges::equal(graph->values, graphs[0]->values, alike);
-  });
-}
-
-// Those of `among` for all units; and, where it has one that keeps all, sets of values, the k-th of each
-// unit.
-std::vector<Choices> choices_to_try(const std::vector<StepSpec>& specs, const CostModel& cost, int units,
-                                    std::span<const ActivationChoice> among) {
-  std::vector<Choices> all;
-  for (const ActivationChoice& choice : among) all.emplace_back(units, choice);
-  for (const ActivationChoice& choice : among) {
-    if (choice.recomputes()) continue;
-    std::vector<Choices> by_value(kMostValueChoices, Choices(units, choice));
-    std::size_t most = 0;
-    for (UnitId unit = 0; unit < units; ++unit) {
-      std::vector<const UnitGraph*> graphs;
-      for (const StepSpec& spec : specs)
-        if (spec.kind == StepKind::train)
-          graphs.push_back(spec.activations.units.empty() ? nullptr : &spec.activations.units[unit]);
-      if (graphs.empty() || !same_values(graphs)) continue;
-      const auto sets = value_choices(*graphs[0], choice.kept, cost);
-      for (std::size_t k = 0; k < sets.size(); ++k) by_value[k][unit] = sets[k];
-      most = std::max(most, sets.size());
-    }
-    all.insert(all.end(), by_value.begin(), by_value.begin() + static_cast<std::ptrdiff_t>(most));
-  }
-  return all;
-}
-
 }  // namespace
 
 ActivationModel::ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs,
-                                 const CostModel& cost, int rank, std::span<const ActivationChoice> among,
+                                 const CostModel& cost, int rank, std::span<const UnitChoices> tried,
                                  bool host)
     : options_(layout.units().size()) {
-  const std::vector<Choices> tried = choices_to_try(specs, cost, options_.count(), among);
-  for (const Choices& choices : tried) {
+  for (const UnitChoices& choices : tried) {
     for (UnitId unit = 0; unit < options_.count(); ++unit)
       options_[unit].push_back({.choice = choices[unit], .bytes = {}});
     std::size_t begin = 0;  // of the program's slots

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/simulate/instruction_costs.h"
+#include "src/tune/value_choices.h"
 #include "tessera/program.h"
 #include "tessera/step_spec.h"
 
@@ -34,9 +35,10 @@ class ActivationModel {
     Bytes device = 0, host = 0;
   };
 
-  // `host`: whether the model includes the host's memory. If not, that counts as 0.
+  // An option of each unit is its choice in one of `tried`. `host`: whether the model includes the host's
+  // memory. If not, that counts as 0.
   ActivationModel(const Layout& layout, const Mesh& mesh, std::vector<StepSpec> specs, const CostModel& cost,
-                  int rank, std::span<const ActivationChoice> among, bool host);
+                  int rank, std::span<const UnitChoices> tried, bool host);
 
   const std::vector<std::vector<Option>>& options() const { return options_; }
 
@@ -54,7 +56,7 @@ class ActivationModel {
   Picks least(Space space = Space::device) const;
   // For each unit the option with the least spent_us().
   Picks least_spent() const;
-  // For each choice, the picks with that choice for all units; an option that another beats is replaced by
+  // For each of those tried, the picks with its choices; an option that another beats is replaced by
   // that one.
   const std::vector<Picks>& alike() const { return alike_; }
 

@@ -62,14 +62,14 @@ struct Candidate {
 class Chooser {
  public:
   Chooser(const Layout& layout, const Mesh& mesh, const std::vector<StepSpec>& specs, const CostModel& cost,
-          int rank, const MemoryBudget& budget, std::span<const ActivationChoice> among)
+          int rank, const MemoryBudget& budget, std::span<const UnitChoices> tried)
       : layout_(layout),
         mesh_(mesh),
         specs_(specs),
         cost_(cost),
         rank_(rank),
         limits_(limits_of(budget)),
-        model_(layout, mesh, specs, cost, rank, among, budget.host_bytes > 0) {}
+        model_(layout, mesh, specs, cost, rank, tried, budget.host_bytes > 0) {}
 
   // What fits, the least time first. Where nothing does, that of which the least is missing: of what takes no
   // more of either space, one that takes little time.
@@ -362,8 +362,9 @@ ChosenActivations choose_activations(const Layout& layout, const Mesh& mesh,
                                      const MemoryBudget& budget, std::span<const ActivationChoice> among) {
   IdVector<std::vector<Candidate>> of_ranks;
   of_ranks.reserve(static_cast<std::size_t>(mesh.pipeline));
+  const std::vector<UnitChoices> tried = choices_to_try(specs, cost, layout.units().count(), among);
   for (int rank = 0; rank < mesh.pipeline; ++rank)
-    of_ranks.push_back(Chooser(layout, mesh, specs, cost, rank, budget, among).run());
+    of_ranks.push_back(Chooser(layout, mesh, specs, cost, rank, budget, tried).run());
   const Spaces limits = limits_of(budget);
   ChosenActivations chosen;
   chosen.fits = std::ranges::all_of(of_ranks, [&](const auto& of) {
