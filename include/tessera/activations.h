@@ -135,8 +135,12 @@ struct UnitGraph {
   ValueId source(ValueId value) const;
   // The value that it is a piece of; itself where it is none.
   ValueId whole(ValueId value) const;
+  // Its pieces, in their order.
+  std::vector<ValueId> pieces(ValueId value) const;
   // Whether two values have bytes of one value in common.
   bool overlap(ValueId one, ValueId other) const;
+  // Whether the part writes some of the value.
+  bool writes_some(const PartSpec& part, ValueId value) const;
   // The values that exchanges make and that are needed for this one to be whole: itself, or its pieces, or
   // what it is a piece of.
   std::vector<ValueId> exchanged_for(ValueId value) const;

@@ -53,8 +53,7 @@ bool Builder::writes_first(UnitId unit, Pass pass, const GraphStep& here, ValueI
   const UnitGraph& declared = graph(unit);
   const auto writes = [&](const GraphStep& step) {
     if (step.part < 0) return declared.whole(step.value) == value;
-    return std::ranges::any_of(declared.parts[step.part].writes,
-                               [&](ValueId written) { return declared.whole(written) == value; });
+    return declared.writes_some(declared.parts[step.part], value);
   };
   for (const GraphStep& step : graph_steps_[unit][pass]) {
     if (step == here) return true;
@@ -63,10 +62,9 @@ bool Builder::writes_first(UnitId unit, Pass pass, const GraphStep& here, ValueI
   return true;
 }
 
-// A value of the unit's own, or a piece of any.
 Region Builder::region_of(UnitId unit, ValueId value) const {
+  if (graph(unit).whole(value) == value) return Region::of_value(value);
   const ValueSpec& spec = graph(unit).values[value];
-  if (spec.piece_of == kNoValue) return Region::of_value(value);
   return Region::of_value(value, spec.begin, spec.begin + spec.bytes);
 }
 
@@ -134,12 +132,45 @@ void Builder::exchange(const Slot& slot, ValueId value) {
       .channel = channel(Lane::exchange, Axis::tensor),
       .operands = {whole(Role::from, from, Access::read), whole(Role::to, to, Access::write)},
       .waits = {}};
-  const auto region = [&](ValueId of) { return of >= 0 ? region_of(unit, of) : Region::of_value(of); };
-  exchanged.operands[0].region = region(made.exchanged);
-  exchanged.operands[1].region = region(value);
+  exchanged.operands[0].region = region_of(unit, made.exchanged);
+  exchanged.operands[1].region = region_of(unit, value);
   const ValueId whole = graph(unit).whole(value);
   if (writes_first(unit, slot.use.pass, {.value = value}, whole)) begin(to, next_id());
   add(std::move(exchanged));
+}
+
+// The step behind which the use at `position` has all that the next one begins with, where that is an
+// exchange of what this one hands on, and parts follow that it need not wait for; past all steps elsewhere.
+std::size_t Builder::hands_on_at(int position) const {
+  const Slot& slot = slots_[position];
+  const std::vector<GraphStep>& steps = graph_steps_[slot.use.unit][slot.use.pass];
+  const std::size_t none = steps.size();
+  const bool forward = slot.use.pass == Pass::forward;
+  if (spec_.strategy.prefetch == 0 || position + 1 == slots_.count()) return none;
+  const Slot& next = slots_[position + 1];
+  const Use expected{.unit = slot.use.unit + (forward ? 1 : -1), .pass = slot.use.pass};
+  if (slot.use.edge != UseEdge::whole || next.use != expected || next.microbatch != slot.microbatch ||
+      (!forward && slot.use.pass != Pass::backward))
+    return none;
+  const std::vector<GraphStep>& following = graph_steps_[next.use.unit][next.use.pass];
+  if (following.empty() || following[0].value == kNoValue) return none;
+  const UnitGraph& declared = graph(slot.use.unit);
+  const ValueId handed = forward ? SharedValue::output : SharedValue::input_gradient;
+  std::size_t last = none;
+  for (std::size_t k = 0; k < steps.size(); ++k)
+    if (steps[k].part >= 0 && declared.writes_some(declared.parts[steps[k].part], handed)) last = k;
+  return last + 1 < none ? last : none;
+}
+
+// With the use before still running: where the thread that issues also computes, it travels meanwhile.
+void Builder::exchange_ahead(Slot& slot) {
+  const UnitGraph& declared = graph(slot.use.unit);
+  const ValueId handed = slot.use.pass == Pass::forward ? SharedValue::input : SharedValue::output_gradient;
+  for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
+    if (step.value == kNoValue || declared.whole(declared.source(step.value)) != handed) return;
+    exchange(slot, step.value);
+    ++slot.exchanged_ahead;
+  }
 }
 
 // Between its forward and its backward. The last unit's follow each other.

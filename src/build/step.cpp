@@ -312,43 +312,6 @@ void Builder::issue_use(int position) {
   }
 }
 
-// The step behind which the use at `position` has all that the next one begins with, where that is an
-// exchange of what this one hands on, and parts follow that it need not wait for; past all steps elsewhere.
-std::size_t Builder::hands_on_at(int position) const {
-  const Slot& slot = slots_[position];
-  const std::vector<GraphStep>& steps = graph_steps_[slot.use.unit][slot.use.pass];
-  const std::size_t none = steps.size();
-  const bool forward = slot.use.pass == Pass::forward;
-  if (spec_.strategy.prefetch == 0 || position + 1 == slots_.count()) return none;
-  const Slot& next = slots_[position + 1];
-  const Use expected{.unit = slot.use.unit + (forward ? 1 : -1), .pass = slot.use.pass};
-  if (slot.use.edge != UseEdge::whole || next.use != expected || next.microbatch != slot.microbatch ||
-      (!forward && slot.use.pass != Pass::backward))
-    return none;
-  const std::vector<GraphStep>& following = graph_steps_[next.use.unit][next.use.pass];
-  if (following.empty() || following[0].value == kNoValue) return none;
-  const UnitGraph& declared = graph(slot.use.unit);
-  const ValueId handed = forward ? SharedValue::output : SharedValue::input_gradient;
-  std::size_t last = none;
-  for (std::size_t k = 0; k < steps.size(); ++k)
-    if (steps[k].part >= 0 && std::ranges::any_of(declared.parts[steps[k].part].writes, [&](ValueId written) {
-          return declared.whole(written) == handed;
-        }))
-      last = k;
-  return last + 1 < none ? last : none;
-}
-
-// With the use before still running: where the thread that issues also computes, it travels meanwhile.
-void Builder::exchange_ahead(Slot& slot) {
-  const UnitGraph& declared = graph(slot.use.unit);
-  const ValueId handed = slot.use.pass == Pass::forward ? SharedValue::input : SharedValue::output_gradient;
-  for (const GraphStep& step : graph_steps_[slot.use.unit][slot.use.pass]) {
-    if (step.value == kNoValue || declared.whole(declared.source(step.value)) != handed) return;
-    exchange(slot, step.value);
-    ++slot.exchanged_ahead;
-  }
-}
-
 Instruction Builder::part_of_use(const Slot& slot, int part) const {
   return {.op = Opcode::use,
           .lane = Lane::compute,

@@ -116,29 +116,24 @@ void BlockRun::activation() const {
 
 void BlockRun::down() const {
   if (flow_.split) return partial(shapes_.down, value(kHidden), indices_.down, kMlpPartial);
-  linear(shapes_.down, value(kHidden), indices_.down, value(kOutput));
-  add_mlp_branch();
+  void* const output = value(kOutput);
+  linear(shapes_.down, value(kHidden), indices_.down, output);
+  drop(kOfMlp, output, output);
+  add_to_middle(output);
 }
 
 void BlockRun::mlp_branch() const {
-  void* const sum = value(flow_.gathers_sums ? ValueId{kMlpBranch} : kOutput);
-  finish(kMlpSum, &indices_.down, sum);
-  if (flow_.gathers_sums)
-    drop(kOfMlp, sum, sum);
-  else
-    add_mlp_branch();
+  void* const branch = value(flow_.gathers_sums ? ValueId{kMlpBranch} : kOutput);
+  finish(kMlpSum, &indices_.down, branch);
+  drop(kOfMlp, branch, branch);
+  if (!flow_.gathers_sums) add_to_middle(branch);
 }
 
-void BlockRun::add_mlp() const {
-  kernels::add(compute_, config_.type, shapes_.stream_rows * config_.channels, value(kMlpBranchAll),
-               value(kMiddle), value(kOutput));
-}
+void BlockRun::add_mlp() const { add_to_middle(value(kMlpBranchAll)); }
 
-void BlockRun::add_mlp_branch() const {
-  void* output = value(kOutput);
-  drop(kOfMlp, output, output);
-  kernels::add(compute_, config_.type, shapes_.stream_rows * config_.channels, output, value(kMiddle),
-               output);
+void BlockRun::add_to_middle(const void* branch) const {
+  kernels::add(compute_, config_.type, shapes_.stream_rows * config_.channels, branch, value(kMiddle),
+               value(kOutput));
 }
 
 void BlockRun::drop_mlp_gradient() const {

@@ -181,7 +181,7 @@ class BlockRun {
   void norm2_parameters() const;
 
  private:
-  void add_mlp_branch() const;
+  void add_to_middle(const void* branch) const;  // the output of the block
   void rotate() const;
   void split_gradient() const;
   // Copies all tokens' rows of so many columns of the model's type. Each side is a tensor of rows of

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tessera/error.h"
 #include "tessera/operand.h"
 
@@ -51,8 +53,8 @@ void exchange_in_chunks(IdVector<ValueSpec>& values, ValueId made, const Target&
   if (chunks == 1) return;
   const ValueId of = values[made].exchanged;
   const auto pieces = [&](ValueId value, std::int64_t bytes) {
-    for (ValueId id = 0; id < values.count(); ++id)
-      if (values[id].piece_of == value) return id;
+    const auto found = std::ranges::find(values, value, &ValueSpec::piece_of);
+    if (found != values.end()) return static_cast<ValueId>(found - values.begin());
     return add_pieces(values, value, bytes, chunks);
   };
   values[made].exchanged = kNoValue;

@@ -45,8 +45,7 @@ std::int64_t own_rows_of(const TransformerConfig& config, const BatchShape& shap
   if (chunks > 1 && target.device != DeviceType::cpu && rows / chunks % 64 != 0)
     throw UsageError(
         fmt::format("{}: exchange_chunks is {}, so that a tensor rank has {} tokens of a chunk; on a GPU it "
-                    "must have a multiple of "
-                    "64, which keeps pieces of values aligned to 256 bytes",
+                    "must have a multiple of 64, which keeps pieces of values aligned to 256 bytes",
                     config.model, chunks, rows / chunks));
   return rows;
 }

@@ -28,6 +28,34 @@ RunConfig base(const Cell& cell) {
   return run;
 }
 
+// Losses and norms differ by rounding.
+void expect_near(const RunConfig& run, const RunResult& found, const RunResult& expected) {
+  const bool fp32 = run.dtype == DType::fp32;
+  EXPECT_LT(furthest(found.losses, expected.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
+  EXPECT_LT(furthest(found.norms, expected.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+}
+
+// Neither ZeRO stages, recomputation, prefetch, order, shards, pipelines nor the place of activations.
+void expect_few_strategies_change_no_bit(RunConfig run) {
+  run.steps = 4;
+  const RunResult expected = run_training(run);
+  int variant = 0;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    for (const int prefetch : {0, 1}) {
+      RunConfig other = dealt(run, 1, 1 + variant % 2);
+      other.stage = ++variant % 4;
+      other.recompute = recompute;
+      other.prefetch = prefetch;
+      other.strict_order = variant == 1;
+      if (prefetch > 0 && other.family == Family::llama) other.pipeline = 2;
+      if (variant == 6 && other.pipeline > 1) other.schedule.schedule = PipelineSchedule::zb_h1;
+      if (variant == 3) other.offload.activations = Space::host;
+      const RunResult result = run_training(other);
+      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
+      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
+    }
+}
+
 class TensorMatrix : public ::testing::TestWithParam<Cell> {};
 
 TEST_P(TensorMatrix, LossesAreThoseOfOneRank) {
@@ -37,9 +65,7 @@ TEST_P(TensorMatrix, LossesAreThoseOfOneRank) {
   for (const int ranks : {2, 4}) {
     run.tensor = ranks;
     const RunResult split = known_run(run);
-    const bool fp32 = run.dtype == DType::fp32;
-    EXPECT_LT(furthest(split.losses, alone.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
-    EXPECT_LT(furthest(split.norms, alone.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+    expect_near(run, split, alone);
     ASSERT_EQ(split.weights.size(), alone.weights.size());
   }
 }
@@ -78,9 +104,7 @@ TEST_P(TensorMatrix, InChunksLossesAreThoseOfOneRank) {
   for (const int ranks : {2, 4}) {
     run.tensor = ranks;
     const RunResult chunks = known_run(run);
-    const bool fp32 = run.dtype == DType::fp32;
-    EXPECT_LT(furthest(chunks.losses, alone.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
-    EXPECT_LT(furthest(chunks.norms, alone.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+    expect_near(run, chunks, alone);
     RunConfig whole = run;
     whole.exchange_chunks = 1;
     // Not the bits: a rank's part of the gradients of norms is of other rows.
@@ -99,9 +123,7 @@ TEST_P(TensorMatrix, WithAllRowsLossesAreThoseOfOneRank) {
   for (const int ranks : {2, 4}) {
     run.tensor = ranks;
     const RunResult all = known_run(run);
-    const bool fp32 = run.dtype == DType::fp32;
-    EXPECT_LT(furthest(all.losses, alone.losses), fp32 ? 1e-6 : 2e-3) << to_string(run);
-    EXPECT_LT(furthest(all.norms, alone.norms), fp32 ? 1e-5 : 5e-2) << to_string(run);
+    expect_near(run, all, alone);
     RunConfig split = run;
     split.sequence_parallel = true;
     EXPECT_NE(known_run(split).norms, all.norms) << to_string(run);
@@ -114,22 +136,7 @@ TEST_P(TensorMatrix, WithAllRowsNoStrategyChangesABit) {
   if (!cuts_exchanges(run)) return;
   run.tensor = GetParam().kv_heads > 0 ? 4 : 2;
   run.sequence_parallel = false;
-  run.steps = 4;
-  const RunResult expected = run_training(run);
-  int variant = 0;
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
-    for (const int prefetch : {0, 1}) {
-      RunConfig other = dealt(run, 1, 1 + variant % 2);
-      other.stage = ++variant % 4;
-      other.recompute = recompute;
-      other.prefetch = prefetch;
-      if (prefetch > 0 && other.family == Family::llama) other.pipeline = 2;
-      if (variant == 6 && other.pipeline > 1) other.schedule.schedule = PipelineSchedule::zb_h1;
-      if (variant == 3) other.offload.activations = Space::host;
-      const RunResult result = run_training(other);
-      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
-      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
-    }
+  expect_few_strategies_change_no_bit(run);
 }
 
 TEST_P(TensorMatrix, InChunksNoStrategyChangesABit) {
@@ -137,23 +144,7 @@ TEST_P(TensorMatrix, InChunksNoStrategyChangesABit) {
   if (!cuts_exchanges(run)) return;
   run.tensor = GetParam().kv_heads > 0 ? 4 : 2;
   run.exchange_chunks = 3;
-  run.steps = 4;
-  const RunResult expected = run_training(run);
-  int variant = 0;
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
-    for (const int prefetch : {0, 1}) {
-      RunConfig other = dealt(run, 1, 1 + variant % 2);
-      other.stage = ++variant % 4;
-      other.recompute = recompute;
-      other.prefetch = prefetch;
-      other.strict_order = variant == 1;
-      if (prefetch > 0 && other.family == Family::llama) other.pipeline = 2;
-      if (variant == 6 && other.pipeline > 1) other.schedule.schedule = PipelineSchedule::zb_h1;
-      if (variant == 3) other.offload.activations = Space::host;
-      const RunResult result = run_training(other);
-      EXPECT_TRUE(same_bits(result, expected)) << to_string(other);
-      EXPECT_EQ(result.fingerprint, expected.fingerprint) << to_string(other);
-    }
+  expect_few_strategies_change_no_bit(run);
 }
 
 // One, two and four ranks, and what else changes no bit on one width.
@@ -420,8 +411,8 @@ RunConfig drawn_run(std::uint64_t seed) {
     run.unit_activations.push_back(
         {.recompute = draws.among<Recompute>({Recompute::none, Recompute::selective, Recompute::full}),
          .kept = draws.chance(20) ? Space::host : Space::device});
-  // Of a block: queries, keys and values; the attention's output; what goes into the activation function and
-  // out.
+  // These are a block's queries, keys and values, the attention's output, and what goes into the activation
+  // function and comes out.
   if (run.family == Family::llama)
     for (int unit = 1; unit <= run.layers; ++unit)
       if (ActivationChoice& choice = run.unit_activations[static_cast<std::size_t>(unit)];

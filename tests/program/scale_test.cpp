@@ -105,8 +105,17 @@ TEST(Scale, NinetySixLayersOnEightPipelineRanks) {
   EXPECT_LT(proved, 4 * kSecondsAllowed);
 }
 
-// Of 96 units of split_chain().
-void expect_proved_in_time(const Mesh& mesh, const StepSpec& spec, double target) {
+// Builds and proves the programs of 96 such units of split_chain(), within so many seconds on a quiet
+// machine.
+void expect_proved_in_time(const UnitGraph& unit, int microbatches, double target) {
+  const Mesh mesh{.pipeline = 8, .replicate = 8, .shard = 16, .tensor = 8};
+  StepSpec spec{
+      .microbatches = microbatches,
+      .strategy = {.placements = Placements::of_stage(2),
+                   .pipeline = {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}}},
+      .activations = {},
+      .order = {}};
+  spec.activations.units.assign(96, unit);
   const Clock::time_point start = Clock::now();
   const testing::WholeMesh made(testing::split_chain(96), mesh, spec);
   const double planned = seconds_since(start);
@@ -123,28 +132,12 @@ void expect_proved_in_time(const Mesh& mesh, const StepSpec& spec, double target
 
 // The same with eight tensor ranks: every unit exchanges values ten times a microbatch.
 TEST(Scale, NinetySixLayersOnEightPipelineAndEightTensorRanks) {
-  const Mesh mesh{.pipeline = 8, .replicate = 8, .shard = 16, .tensor = 8};
-  StepSpec spec{
-      .microbatches = testing::kSanitized ? 8 : 64,
-      .strategy = {.placements = Placements::of_stage(2),
-                   .pipeline = {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}}},
-      .activations = {},
-      .order = {}};
-  for (int unit = 0; unit < 96; ++unit) spec.activations.units.push_back(testing::small_split_graph(8));
-  expect_proved_in_time(mesh, spec, 3);
+  expect_proved_in_time(testing::small_split_graph(8), testing::kSanitized ? 8 : 64, 3);
 }
 
 // And where each of these travels in four pieces, which are made and used one by one.
 TEST(Scale, NinetySixLayersThatExchangePieces) {
-  const Mesh mesh{.pipeline = 8, .replicate = 8, .shard = 16, .tensor = 8};
-  StepSpec spec{
-      .microbatches = testing::kSanitized ? 4 : 16,
-      .strategy = {.placements = Placements::of_stage(2),
-                   .pipeline = {.schedule = PipelineSchedule::interleaved, .chunks = 2, .cuts = {}}},
-      .activations = {},
-      .order = {}};
-  for (int unit = 0; unit < 96; ++unit) spec.activations.units.push_back(testing::InPieces(8, 4).graph);
-  expect_proved_in_time(mesh, spec, 3);
+  expect_proved_in_time(testing::InPieces(8, 4).graph, testing::kSanitized ? 4 : 16, 3);
 }
 
 // Ranks that differ are told apart by the groups they meet in, not one by one.

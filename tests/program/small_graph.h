@@ -103,7 +103,7 @@ struct InPieces {
 
   InPieces(int ranks, int pieces, std::int64_t part = 1024)
       : InPieces(small_split_graph(ranks, part), pieces) {}
-  // Of such a graph, perhaps with other bytes.
+  // Cuts a graph that is made so, whose values may have other bytes.
   InPieces(UnitGraph split, int pieces) : graph(std::move(split)) {
     using Shared = SharedValue;
     const auto cut = [&](ValueId of, std::int64_t bytes, Held held) {

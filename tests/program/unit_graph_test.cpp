@@ -75,6 +75,21 @@ struct Refused {
   std::function<void(UnitGraph&)> spoil;
 };
 
+// The graph is right, and each way to spoil it is refused in these words.
+void expect_refused(const UnitGraph& right, int tensor_ranks, const std::vector<Refused>& all) {
+  EXPECT_NO_THROW(right.check("u", tensor_ranks));
+  for (const Refused& refused : all) {
+    UnitGraph graph = right;
+    refused.spoil(graph);
+    try {
+      graph.check("u", tensor_ranks);
+      ADD_FAILURE() << "not refused: " << refused.words;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(UnitGraph, RefusesWhatMeansNothing) {
   const std::vector<Refused> all = {
       {"'up' of unit 'u' has -1 bytes", [](UnitGraph& of) { of.values[kUpValue].bytes = -1; }},
@@ -100,17 +115,7 @@ TEST(UnitGraph, RefusesWhatMeansNothing) {
       {"which no part of backward so far",
        [](UnitGraph& of) { std::erase(of.parts[4].reads, ValueId{kBentValue}); }},
   };
-  EXPECT_NO_THROW(small_graph().check("u"));
-  for (const Refused& refused : all) {
-    UnitGraph graph = small_graph();
-    refused.spoil(graph);
-    try {
-      graph.check("u");
-      ADD_FAILURE() << "not refused: " << refused.words;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
-    }
-  }
+  expect_refused(small_graph(), 1, all);
 }
 
 std::vector<std::string> steps_in(const UnitGraph& graph, Pass pass, Recompute recompute,
@@ -297,17 +302,7 @@ TEST(UnitGraph, RefusesExchangesThatMeanNothing) {
       {"reads value 'up', which no part before it writes",
        [](UnitGraph& of) { of.parts[1].evaluation_only = true; }},
   };
-  EXPECT_NO_THROW(small_split_graph(2).check("u", 2));
-  for (const Refused& refused : all) {
-    UnitGraph graph = small_split_graph(2);
-    refused.spoil(graph);
-    try {
-      graph.check("u", 2);
-      ADD_FAILURE() << "not refused: " << refused.words;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
-    }
-  }
+  expect_refused(small_split_graph(2), 2, all);
   try {
     small_split_graph(2).check("u");
     ADD_FAILURE() << "an exchange on one rank is not refused";
@@ -385,16 +380,7 @@ TEST(UnitGraph, RefusesPiecesThatMeanNothing) {
          of(graph, kNormWhole, 1).bytes += 4;
        }},
   };
-  for (const Refused& refused : all) {
-    UnitGraph graph = InPieces(2, 2).graph;
-    refused.spoil(graph);
-    try {
-      graph.check("u", 2);
-      ADD_FAILURE() << "not refused: " << refused.words;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(refused.words), std::string::npos) << error.what();
-    }
-  }
+  expect_refused(InPieces(2, 2).graph, 2, all);
 }
 
 // A part that works on one piece waits for the exchange of that piece, and for no other.
