@@ -218,7 +218,6 @@ EngineOptions engine_options(int ranks, int stage) {
   options.strategy.placements = tessera::Placements::of_stage(stage);
   options.optimizer.options = tessera::AdamWOptions{
       .beta1 = kBeta1, .beta2 = kBeta2, .epsilon = kEpsilon, .weight_decay = kWeightDecay};
-  options.zero_gradients = true;
   options.debug.poison = true;  // costs time, and proves that nothing is read outside its lifetime
   return options;
 }

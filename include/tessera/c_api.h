@@ -1,5 +1,6 @@
 /* The engine in C (C99): the calls of engine.h over opaque handles. Owns handles and error strings.
-   engine.h and docs/embedding.md say what the calls mean.
+   engine.h and docs/embedding.md say what the calls mean; docs/embed-in-c.md has a whole recipe. c_arrays.h
+   adds trainers that keep every kind of parameter in one array, c_checkpoint.h checkpoints.
 
    These exist in C++ only: models, modules, learning-rate schedules and the training loop; groups of
    ranks, and collectives other than those below; and of the engine: several training programs, recompute
@@ -29,31 +30,49 @@ enum {
   TESSERA_UNSUPPORTED = 3,   /* not in this build or on this machine */
   TESSERA_COMMUNICATION = 4, /* another rank failed, or did not answer within the deadline */
   TESSERA_OTHER = 5,
-  TESSERA_USER = 100 /* this and above: free for rank_main to return */
+  TESSERA_SKIPPED = 6, /* a training step changed nothing; all ranks get this, and no rank has failed */
+  TESSERA_USER = 100   /* this and above: free for rank_main to return */
 };
 
 /* The message of the last call on this thread that failed; "" if none has. Valid until the next call on
    this thread fails. */
 const char* tessera_last_error(void);
 
+/* For programs that end at the first error: evaluates `call` and, if it does not give TESSERA_OK, writes its
+   place, the call and the message to stderr, tells the other ranks, and ends the process with status 1. */
+#define TESSERA_MUST(call) tessera_must((call), #call, __FILE__, __LINE__)
+void tessera_must(tessera_status status, const char* call, const char* file, int line);
+
 /* -- Ranks -- */
 
 typedef struct tessera_world tessera_world; /* one rank's connection to all ranks */
 
 /* The function that a rank runs. `world` is valid until it returns. A result other than TESSERA_OK means
-   that the rank failed, and the other ranks are told. The failure's message is that of the failed call
-   whose status is returned, if there is one. */
+   that the rank failed, and the other ranks are told. Only TESSERA_SKIPPED does not: all ranks get it from
+   the same step. The failure's message is that of the failed call whose status is returned, if there is one.
+ */
 typedef tessera_status (*tessera_rank_main)(tessera_world* world, void* user);
 
 /* Runs rank_main for ranks 0 .. ranks-1, each on a thread of its own, rank 0 on the calling thread.
    Returns when all have ended: TESSERA_OK if none failed, else the status and message of the rank that
-   failed first. If that rank returned TESSERA_OK, the result is that of the first rank that returned
-   something else. If all returned TESSERA_OK although one had failed (an engine called out of order,
-   tessera_world_fail), the result is TESSERA_COMMUNICATION with the first failure's message. deadline_ms
-   limits every wait for a peer; it is above 0, and more than a year counts as a year. A rank that still
-   runs that long after the first failure is left behind; the process should then end. Rank 0 is always
-   waited for, because it runs on the calling thread. */
+   failed first, or TESSERA_SKIPPED if none failed and one returned that. If that rank returned TESSERA_OK,
+   the result is that of the first rank that returned something else. If all returned TESSERA_OK although one
+   had failed (an engine called out of order, tessera_world_fail), the result is TESSERA_COMMUNICATION with
+   the first failure's message. deadline_ms limits every wait for a peer; it is above 0, and more than a year
+   counts as a year. A rank that still runs that long after the first failure is left behind; so is, half a
+   second after it, one whose failure is that it did not answer for so long. The process should then end. Rank
+   0 is always waited for, because it runs on the calling thread. */
 tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_rank_main rank_main, void* user);
+
+/* The main function of one rank: tessera_rank_main with the program's arguments. */
+typedef tessera_status (*tessera_launch_main)(tessera_world* world, int argc, char** argv);
+/* Runs one program on one rank or several, as it was started: under mpirun or srun, or a launcher that sets
+   RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, this process is one rank. Otherwise ranks 0 .. threads-1 are
+   threads of this process, as by tessera_run_ranks. Writes one line to stderr that says which, and a message
+   if a rank fails. Waits for a peer end after 60 s; tessera_options.deadline_ms changes that for an engine's
+   world. Between processes that a launcher's variables connect, everything passes through rank 0 for now; the
+   line says so. The result is that of tessera_run_ranks, or of this process's rank. main can return it. */
+tessera_status tessera_launch(int argc, char** argv, int32_t threads, tessera_launch_main rank_main);
 
 /* Makes this process a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a
    build without MPI. Destroy the engine before the world. A rank that fails should call tessera_world_fail
@@ -241,7 +260,8 @@ typedef struct tessera_options {
 
   const tessera_use* order; /* for a microbatch [NULL: forward in unit order, then backward in reverse] */
   int32_t order_count;
-  int32_t zero_gradients;      /* 1: gradients start at 0 and beta is always 1 [0] */
+  int32_t overwrite_gradients; /* 0: gradients begin at 0; add to them. 1: overwrite them where their view's
+                                  beta is 0, which saves a pass over them [0] */
   int32_t device;              /* where it trains [TESSERA_CPU] */
   int32_t device_ordinal;      /* which GPU, for TESSERA_CUDA [0] */
   int32_t threads;             /* CPU threads of a rank's updates and sums [1] */
@@ -348,12 +368,17 @@ typedef struct tessera_view {
   void* data; /* valid until the lease ends */
   int64_t numel;
   int32_t dtype;
-  float beta; /* for a gradient. 0: overwrite, the memory contains garbage; 1: add to what is there */
+  float beta; /* for a gradient. 1: add to what is there, 0 at first; 0, only with
+                 options.overwrite_gradients: overwrite, the memory contains garbage */
 } tessera_view;
 
 tessera_status tessera_lease_parameter(const tessera_lease* lease, int32_t parameter, tessera_view* view);
 /* In backward, for a trainable parameter: where to write the gradient of loss scale * sum of the loss. */
 tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parameter, tessera_view* view);
+/* The same two as pointers to fp32. TESSERA_USAGE, naming the parameter and its type, if it has another; and
+   for a gradient with options.overwrite_gradients, since a pointer cannot say where to overwrite. */
+tessera_status tessera_lease_fp32(const tessera_lease* lease, int32_t parameter, float** values);
+tessera_status tessera_lease_gradient_fp32(const tessera_lease* lease, int32_t parameter, float** gradient);
 /* `writes` becomes 1 if the use writes gradients of parameters, else 0. One in TESSERA_BACKWARD does, unless
    its unit's weight gradients run apart (tessera_unit.splits_backward); then one in TESSERA_WEIGHT_GRADIENT
    does. */
@@ -435,9 +460,13 @@ typedef struct tessera_step_result {
   int32_t parameter_norm_count;
 } tessera_step_result;
 
-/* Ends a step: reduces, decides and updates. Call it after the last use. `result` may be NULL. */
+/* Ends a step: reduces, decides and updates. Call it after the last use. `result` may be NULL; then
+   TESSERA_SKIPPED says that a training step was not applied, and tessera_last_error why. With a result, look
+   at `applied`. */
 tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* inputs,
                             tessera_step_result* result);
+/* Ends an evaluation whose loss nobody wants, instead of tessera_step: inference. */
+tessera_status tessera_end_evaluation(tessera_engine* engine);
 /* Drops the rest of a step, on all ranks. `result` may be NULL. */
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result);
 
@@ -452,7 +481,8 @@ tessera_status tessera_steps_applied(const tessera_engine* engine, int64_t* step
 
 enum { TESSERA_MASTER = 0, TESSERA_ROUNDED = 1, TESSERA_MOMENT1 = 2, TESSERA_MOMENT2 = 3 }; /* state */
 
-/* Elements [begin, begin + numel) of a state, in fp32. Collective, between steps, with equal arguments. */
+/* Elements [begin, begin + numel) of a state, in fp32. Collective, between steps, with equal arguments. What
+   is written is compared over the ranks first: TESSERA_COMMUNICATION names the element that differs. */
 tessera_status tessera_read(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,
                             float* values, int64_t numel);
 tessera_status tessera_write(tessera_engine* engine, int32_t parameter, int32_t state, int64_t begin,

@@ -191,8 +191,9 @@ std::vector<Communicator> make_local_world(int world, const LocalOptions& option
 // exception of the rank that failed first, not one of its consequences; where that rank threw none, the first
 // that another threw; where none threw although one had failed (fail(), or an engine whose error was caught),
 // a CommunicationError with the first failure's message. `messages`, if given, gets every rank's (empty:
-// ended well). A rank still running `deadline` after the first failure is left behind, its thread detached,
-// and the cause thrown: the process should then end, for that thread still uses what rank_main refers to.
+// ended well). A rank still running `deadline` after the first failure, or half a second after it if the
+// failure is that it did not answer for as long, is left behind, its thread detached, and the cause thrown:
+// the process should then end, for that thread still uses what rank_main refers to.
 // Not rank 0: its thread is the caller's, and is waited for.
 void run_local(int world, const LocalOptions& options, const std::function<void(Communicator)>& rank_main,
                std::vector<std::string>* messages = nullptr);

@@ -139,6 +139,10 @@ struct ArenaOptions {
   // Takes memory that other processes of this host can map, all pages at once. If the system has none, the
   // memory is private; Arena::file() tells which.
   bool shared = false;
+  // Bytes of address space, without pages, that are to lie directly before the arena's base: for pointers
+  // that are made by subtracting from one into the arena. Where the system refuses, there are none:
+  // Arena::address_space_before() tells which.
+  std::int64_t address_space_before = 0;
 };
 
 // The file that other processes map to see a shared arena.
@@ -194,11 +198,15 @@ class Arena {
   void unpoison(std::int64_t offset, std::int64_t bytes);
 
   const ArenaFile& file() const { return file_; }
+  // All that ArenaOptions asked for, or 0. No page of it is ever there, nor in a core dump; an access is a
+  // segmentation fault.
+  std::int64_t address_space_before() const { return address_space_before_; }
   // Keeps `user` alive until just before the memory is given back.
   void attach(std::shared_ptr<void> user) { users_.push_back(std::move(user)); }
 
  private:
   void check(const char* what, std::int64_t offset, std::int64_t bytes) const;
+  void open_behind_reserved();
   void share(std::int64_t offset);
   void take_all(bool huge_pages);
   [[noreturn]] void refuse(int code);
@@ -208,6 +216,8 @@ class Arena {
   std::int64_t bytes_ = 0;
   void* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
+  std::int64_t address_space_before_ = 0;
+  std::size_t reserved_bytes_ = 0;       // whole pages of it, before the mapping
   std::unique_ptr<ArenaMemory> memory_;  // in place of the mapping
   bool fill_poisoned_ = false;
   ArenaFile file_;
@@ -247,9 +257,11 @@ class Device {
 
   virtual DeviceType type() const = 0;
   virtual std::string name() const = 0;
-  // Memory of the device. `shared` as in ArenaOptions; a GPU's memory is always private. A GPU asks `source`
-  // first; the CPU ignores it.
-  virtual Arena make_arena(std::int64_t bytes, bool shared = false, const ArenaSource& source = {}) = 0;
+  // Memory of the device. `shared` and `address_space_before` as in ArenaOptions; a GPU's memory is always
+  // private, and it reserves no addresses, as the host dereferences none of them. A GPU asks `source` first;
+  // the CPU ignores it.
+  virtual Arena make_arena(std::int64_t bytes, bool shared = false, const ArenaSource& source = {},
+                           std::int64_t address_space_before = 0) = 0;
   // Exactly these bytes of the host's memory, from and to which the device copies without staging (pinned).
   // The base is a multiple of 4096.
   virtual Arena make_host_arena(std::int64_t bytes) = 0;

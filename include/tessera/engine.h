@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "tessera/communicator.h"
@@ -26,6 +27,21 @@ struct TensorView {
   void* data = nullptr;
   std::int64_t numel = 0;
   DType dtype = DType::fp32;
+  std::string_view name = {};  // the parameter's; valid as long as the engine
+
+  // The elements as T: float if the parameter is fp32; if it is bf16 or fp16, any type of 2 bytes, such as
+  // std::uint16_t or __nv_bfloat16. UsageError otherwise, naming the parameter and both types.
+  template <typename T>
+  std::span<T> as() const {
+    static_assert(
+        std::is_same_v<std::remove_const_t<T>, float> || (sizeof(T) == 2 && std::is_trivially_copyable_v<T>),
+        "elements are float, or a type of 2 bytes");
+    check_element(std::is_same_v<std::remove_const_t<T>, float>);
+    return {static_cast<T*>(data), static_cast<std::size_t>(numel)};
+  }
+
+ private:
+  void check_element(bool asks_for_float) const;
 };
 
 class Engine;
@@ -87,8 +103,9 @@ class UnitLease {
   // In backward, of a trainable parameter: where to write the gradient of loss_scale() · Σ loss, in the
   // parameter's type.
   TensorView gradient(ParameterId parameter) const;
-  // 0: overwrite, the memory holds garbage; 1: add to what is there. A unit with a parameter tied to another
-  // of its own writes the gradients in the order of its parameters.
+  // 1: add to what is there, which begins at 0; 0, only with EngineOptions::overwrites_gradients: overwrite,
+  // the memory holds garbage. A unit with a parameter tied to another of its own writes the gradients in the
+  // order of its parameters.
   float gradient_beta(ParameterId parameter) const;
   // The same for all gradients of the unit; UsageError where they differ (a tied parameter).
   float gradient_beta() const;
@@ -243,7 +260,11 @@ class Engine {
   // for inputs that are not what StepInputs says, on whichever rank, before anything is updated. With
   // Strategy::update reduced everything has been updated by then; UsageError there, too, where the step ends
   // on other terms than it began with.
-  StepResult step(const StepInputs& inputs);
+  // Look at `applied`: a step that was skipped changed nothing.
+  [[nodiscard]] StepResult step(const StepInputs& inputs);
+  // Instead of step(), of an evaluation whose loss nobody wants: inference. Each rank may call this or
+  // step().
+  void end_evaluation();
   // Instead of the rest of a step: drops the gradients on all ranks; still to be met by every other rank's
   // step() or abandon(), those along the tensor axis at the same place if later leases call TensorGroup. The
   // result says abandoned on all of them, of an evaluation too. UsageError for a training step with
@@ -278,9 +299,11 @@ class Engine {
   // gradients are reduced; changes nothing. UsageError for a frozen parameter, and with Strategy::update
   // reduced, whose gradients are gone by then.
   void read_gradient(ParameterId parameter, std::int64_t begin, std::span<float> values);
-  // Like read(), inwards: every rank gives the same values, as they find at the next step, and keeps what it
-  // holds, moments in bf16 rounded to the nearest. Writing the master also writes the rounded parameter; a
-  // trainable parameter is written through its master only.
+  // Like read(), inwards: every rank gives the same values, and keeps what it holds, moments in bf16 rounded
+  // to the nearest. Writing the master also writes the rounded parameter; a trainable parameter is written
+  // through its master only. The ranks compare what they were given before anything changes:
+  // CommunicationError that names the parameter, and of the first element that differs its index and both
+  // values.
   void write(ParameterId parameter, StateKind state, std::int64_t begin, std::span<const float> values);
 
   // For checkpoints, between steps: the bytes of a persistent buffer of a flat on this rank, 0 where it has
@@ -345,6 +368,10 @@ class Engine {
   // Received from other ranks by the programs' collectives and messages along an axis, since the engine was
   // made; the step's scalars go along Axis::world.
   std::int64_t bytes_received(Axis axis) const;
+
+  // Bytes of address space before the device's arena: EngineOptions::address_space_before, or 0 where the
+  // system refused them. On a GPU 0.
+  std::int64_t address_space_before() const;
 
   // Whether ranks read each other's arenas where they lie, and why not.
   const ArenaRegistration& arena_registration() const;

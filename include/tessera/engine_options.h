@@ -62,7 +62,10 @@ struct EngineOptions {
   GradientClip clip = {};                             // max_norm 0: none
   std::optional<LossScaleOptions> loss_scaling = {};  // without: the scale is 1; advisable in fp16
   std::string disk_directory = {};                    // on a local disk, of what the strategy offloads there
-  bool zero_gradients = false;  // true for trainers that always add into gradients: gradient_beta() is then 1
+  // False: gradients begin at 0, and a trainer adds to them. True: it overwrites a gradient where
+  // UnitLease::gradient_beta() is 0, and adds where that is 1. This saves a pass over the gradients; what the
+  // trainer leaves out is then garbage.
+  bool overwrites_gradients = false;
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
   // The trainer splits layers over mesh.tensor ranks itself: each lease gives these ranks' collectives
   // (UnitLease::tensor). They take a communicator of their own, on a GPU with NcclOptions::staging_bytes.
@@ -72,7 +75,10 @@ struct EngineOptions {
   // nothing of the compute.
   std::vector<NumericFact> compute = {};
   DeviceType device = DeviceType::cpu;
-  int device_ordinal = 0;    // which GPU
+  int device_ordinal = 0;  // which GPU
+  // Address space before the device's arena, in bytes, that takes no memory (ArenaOptions). A trainer that
+  // indexes one array over several units subtracts from a lease's pointer; see tessera/arrays.h.
+  std::int64_t address_space_before = 0;
   int threads_per_rank = 1;  // of the update and of local sums; kMostThreads at most
   // One rank may take so much. Exceeding it is refused here. The embedder's own activations count as its
   // external_bytes.

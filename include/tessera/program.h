@@ -266,7 +266,7 @@ std::string describe(const Program& program, InstructionId id);
 // the device, and of a SquareSum: of this rank's slices of all
 // reduced gradients, whose elements are counted through all flats. Then, where asked for, one for each
 // parameter.
-inline constexpr int kLossSlot = 9;
+inline constexpr int kLossSlot = 8;
 inline constexpr int kLossSlots = static_cast<int>(sizeof(LossSum) / sizeof(double));
 inline constexpr int kSquareSlots = static_cast<int>(sizeof(SquareSum) / sizeof(double));
 inline constexpr ParameterId kAllParameters = -1;

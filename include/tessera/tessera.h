@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tessera/activations.h"
+#include "tessera/arrays.h"
 #include "tessera/budget.h"
 #include "tessera/category.h"
 #include "tessera/checkpoint.h"
@@ -19,6 +20,7 @@
 #include "tessera/exposed.h"
 #include "tessera/hugging_face.h"
 #include "tessera/id_vector.h"
+#include "tessera/launch.h"
 #include "tessera/layout.h"
 #include "tessera/learning_rate.h"
 #include "tessera/link.h"

@@ -32,6 +32,13 @@ void unmap(std::uintptr_t begin, std::uintptr_t end) {
   if (begin < end) munmap(reinterpret_cast<void*>(begin), end - begin);
 }
 
+// Null where the system refuses; errno says why.
+std::byte* map(std::int64_t bytes, int protection) {
+  void* const at =
+      mmap(nullptr, static_cast<std::size_t>(bytes), protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+}
+
 }  // namespace
 
 Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned_(options.fill_poisoned) {
@@ -39,28 +46,35 @@ Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned
   if (options.stagger_bytes < 0 || options.stagger_bytes % 256 != 0)
     throw UsageError(
         fmt::format("an arena with stagger_bytes {}: use a multiple of 256", options.stagger_bytes));
+  if (options.address_space_before < 0)
+    throw UsageError(
+        fmt::format("an arena with address_space_before {}: use 0 or more", options.address_space_before));
   if (options.bytes == 0) return;
 
   // One huge page more than needed, so that a boundary lies inside; what is outside is given back.
-  const std::int64_t needed = options.bytes + options.stagger_bytes;
-  const std::int64_t reserved = needed + kHugePageBytes;
-  void* mapping = MAP_FAILED;
+  const std::int64_t needed = options.bytes + options.stagger_bytes + kHugePageBytes;
+  const std::int64_t before = round_up(options.address_space_before, kPageBytes);
+  std::byte* mapping = nullptr;
   errno = ENOMEM;
-  if (options.bytes < kMostBytes)
-    mapping = mmap(nullptr, static_cast<std::size_t>(reserved), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) throw_refused(options.bytes, errno);
+  if (before > 0 && before < kMostBytes && options.bytes < kMostBytes) {
+    mapping = map(before + needed, PROT_NONE);  // one mapping, so that an address in it is one for all of it
+    if (mapping != nullptr) address_space_before_ = options.address_space_before;
+  }
+  if (mapping == nullptr && options.bytes < kMostBytes) mapping = map(needed, PROT_READ | PROT_WRITE);
+  if (mapping == nullptr) throw_refused(options.bytes, errno);
+  reserved_bytes_ = address_space_before_ > 0 ? static_cast<std::size_t>(before) : 0;
 
   const auto begin = reinterpret_cast<std::uintptr_t>(mapping);
-  const std::uintptr_t boundary = round_up(begin, kHugePageBytes);
+  const std::uintptr_t boundary = round_up(begin + reserved_bytes_, kHugePageBytes);
   const std::uintptr_t base = boundary + static_cast<std::uintptr_t>(options.stagger_bytes);
   const std::uintptr_t first = base / kPageBytes * kPageBytes;
   const std::uintptr_t last = round_up(base + static_cast<std::uintptr_t>(options.bytes), kPageBytes);
-  unmap(begin, first);
-  unmap(last, begin + round_up(static_cast<std::uintptr_t>(reserved), kPageBytes));
+  unmap(begin, first - reserved_bytes_);
+  unmap(last, begin + reserved_bytes_ + round_up(static_cast<std::uintptr_t>(needed), kPageBytes));
   base_ = reinterpret_cast<std::byte*>(base);
   mapping_ = reinterpret_cast<void*>(first);
   mapping_bytes_ = last - first;
+  if (reserved_bytes_ > 0) open_behind_reserved();
   if (options.shared) share(static_cast<std::int64_t>(first - boundary));
   if (options.huge_pages) madvise(mapping_, mapping_bytes_, MADV_HUGEPAGE);  // a refusal costs speed only
   if (file_.descriptor >= 0) take_all(options.huge_pages);
@@ -68,6 +82,13 @@ Arena::Arena(const ArenaOptions& options) : bytes_(options.bytes), fill_poisoned
 
 Arena::Arena(std::unique_ptr<ArenaMemory> memory, std::int64_t bytes, bool fill_poisoned)
     : base_(memory->base()), bytes_(bytes), memory_(std::move(memory)), fill_poisoned_(fill_poisoned) {}
+
+// All of the mapping is still without access.
+void Arena::open_behind_reserved() {
+  if (mprotect(mapping_, mapping_bytes_, PROT_READ | PROT_WRITE) != 0) refuse(errno);
+  // What cannot be read is in no core dump anyway; this also holds where a debugger opens it.
+  madvise(static_cast<std::byte*>(mapping_) - reserved_bytes_, reserved_bytes_, MADV_DONTDUMP);
+}
 
 // Puts a file without a name, whose byte 0 is at the boundary of a huge page, in the place of the private
 // pages. Where the system has no such files they stay.
@@ -114,6 +135,8 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   bytes_ = std::exchange(other.bytes_, 0);
   mapping_ = std::exchange(other.mapping_, nullptr);
   mapping_bytes_ = std::exchange(other.mapping_bytes_, 0);
+  address_space_before_ = std::exchange(other.address_space_before_, 0);
+  reserved_bytes_ = std::exchange(other.reserved_bytes_, 0);
   memory_ = std::move(other.memory_);
   fill_poisoned_ = other.fill_poisoned_;
   file_ = std::exchange(other.file_, {});
@@ -128,8 +151,10 @@ void Arena::give_back() noexcept {
   file_ = {};
   if (mapping_ == nullptr) return;
   ASAN_UNPOISON_MEMORY_REGION(base_, bytes_);  // the addresses may be mapped again by others
-  munmap(mapping_, mapping_bytes_);
+  munmap(static_cast<std::byte*>(mapping_) - reserved_bytes_, reserved_bytes_ + mapping_bytes_);
   mapping_ = nullptr;
+  reserved_bytes_ = 0;
+  address_space_before_ = 0;
 }
 
 void Arena::check(const char* what, std::int64_t offset, std::int64_t bytes) const {

@@ -26,11 +26,13 @@ class CpuDevice final : public Device {
   DeviceType type() const override { return DeviceType::cpu; }
   std::string name() const override { return "cpu"; }
 
-  Arena make_arena(std::int64_t bytes, bool shared, const ArenaSource&) override {
+  Arena make_arena(std::int64_t bytes, bool shared, const ArenaSource&,
+                   std::int64_t address_space_before) override {
     return Arena({.bytes = bytes,
                   .stagger_bytes = kStaggerBytes * (options_.rank % kStaggers),
                   .fill_poisoned = options_.fill_poisoned,
-                  .shared = shared});
+                  .shared = shared,
+                  .address_space_before = address_space_before});
   }
 
   // In whole blocks from its base, so that files can be read into it directly.

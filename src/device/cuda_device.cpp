@@ -103,7 +103,7 @@ class CudaDevice final : public Device {
   DeviceType type() const override { return DeviceType::cuda; }
   std::string name() const override { return name_; }
 
-  Arena make_arena(std::int64_t bytes, bool, const ArenaSource& source) override {
+  Arena make_arena(std::int64_t bytes, bool, const ArenaSource& source, std::int64_t) override {
     return take(bytes, false, source);
   }
   Arena make_host_arena(std::int64_t bytes) override { return take(bytes, true, {}); }

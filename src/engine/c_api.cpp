@@ -12,6 +12,7 @@
 #include "src/engine/c_api_handles.h"
 #include "src/engine/c_api_options.h"
 #include "src/engine/c_api_support.h"
+#include "src/engine/c_words.h"
 #include "tessera/engine.h"
 
 namespace tessera::c_api {
@@ -24,7 +25,7 @@ LastError& last_error() noexcept {
 tessera_status remember(tessera_status status, const char* message) noexcept {
   last_error().status = status;
   try {
-    last_error().message = message;
+    last_error().message = in_words_of_c(message);
   } catch (...) {  // no memory for the message; the status must do
     last_error().message.clear();
   }
@@ -38,23 +39,6 @@ void check_callback(tessera_status status, const std::string& who) {
 }
 
 namespace {
-
-void write_result(tessera_engine& engine, StepResult from, tessera_step_result* result) {
-  engine.first_nonfinite = std::move(from.first_nonfinite);
-  engine.parameter_norms = std::move(from.parameter_norms);
-  if (result == nullptr) return;
-  *result = {.step = from.step,
-             .applied = from.applied,
-             .reason = static_cast<std::int32_t>(from.reason),
-             .first_nonfinite = engine.first_nonfinite.c_str(),
-             .loss = from.loss,
-             .weight = from.weight,
-             .gradient_norm = from.gradient_norm,
-             .loss_scale = from.loss_scale,
-             .learning_rate = from.learning_rate,
-             .parameter_norms = engine.parameter_norms.empty() ? nullptr : engine.parameter_norms.data(),
-             .parameter_norm_count = static_cast<std::int32_t>(engine.parameter_norms.size())};
-}
 
 tessera_lease& free_lease(tessera_engine& engine) {
   for (const auto& lease : engine.leases)
@@ -73,6 +57,37 @@ tessera_view to_view(const TensorView& view, float beta) {
       .data = view.data, .numel = view.numel, .dtype = static_cast<std::int32_t>(view.dtype), .beta = beta};
 }
 
+void write_result(tessera_engine& engine, StepResult from, tessera_step_result* result) {
+  engine.first_nonfinite = std::move(from.first_nonfinite);
+  engine.parameter_norms = std::move(from.parameter_norms);
+  if (result == nullptr) return;
+  *result = {.step = from.step,
+             .applied = from.applied,
+             .reason = static_cast<std::int32_t>(from.reason),
+             .first_nonfinite = engine.first_nonfinite.c_str(),
+             .loss = from.loss,
+             .weight = from.weight,
+             .gradient_norm = from.gradient_norm,
+             .loss_scale = from.loss_scale,
+             .learning_rate = from.learning_rate,
+             .parameter_norms = engine.parameter_norms.empty() ? nullptr : engine.parameter_norms.data(),
+             .parameter_norm_count = static_cast<std::int32_t>(engine.parameter_norms.size())};
+}
+
+// Why a training step was not applied.
+std::string skipped_text(const StepResult& result) {
+  switch (result.reason) {
+    case SkipReason::abandoned:
+      return "a rank abandoned it";
+    case SkipReason::no_weight:
+      return "the ranks' weights add up to 0";
+    default:
+      return result.first_nonfinite.empty()
+                 ? "its gradient is not finite"
+                 : fmt::format("the gradient of '{}' is not finite", result.first_nonfinite);
+  }
+}
+
 // The numbers of the header are those of the enumerators.
 static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_NO_WEIGHT == static_cast<int>(SkipReason::no_weight) &&
@@ -83,6 +98,17 @@ static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_TENSOR == static_cast<int>(Axis::tensor));
 
 }  // namespace
+
+void end_step(tessera_engine& engine, StepResult of, tessera_step_result* result) {
+  if (result == nullptr && engine.trains && !of.applied)
+    throw CallbackError(
+        TESSERA_SKIPPED,
+        fmt::format("the step was skipped and changed nothing: {}; with a tessera_step_result "
+                    "this is its `applied` and `reason`",
+                    skipped_text(of)));
+  write_result(engine, std::move(of), result);
+}
+
 }  // namespace tessera::c_api
 
 using namespace tessera;
@@ -98,7 +124,7 @@ tessera_status tessera_engine_create(tessera_world* world, const tessera_unit* u
     std::vector<UnitSpec> specs = to_specs(units, unit_count);
     EngineOptions made =
         to_options(given(options, "options"), span_of(units, unit_count, "units"), communicator.world());
-    out = new tessera_engine{.engine = Engine(communicator, std::move(specs), std::move(made))};
+    out = new tessera_engine(std::make_unique<Engine>(communicator, std::move(specs), std::move(made)));
   });
 }
 
@@ -132,34 +158,45 @@ tessera_status tessera_microbatches(const tessera_engine* engine, int32_t* round
 }
 
 tessera_status tessera_begin(tessera_engine* engine, int32_t kind, int32_t microbatches) {
-  return guarded(
-      [&] { given(engine, "engine").engine.begin(checked<StepKind>(kind, 2, "kind"), microbatches); });
+  return guarded([&] {
+    tessera_engine& of = given(engine, "engine");
+    of.engine.begin(checked<StepKind>(kind, 2, "kind"), microbatches);
+    of.trains = kind == TESSERA_TRAIN;
+  });
 }
 
 tessera_status tessera_begin_on_terms(tessera_engine* engine, int32_t microbatches, double learning_rate,
                                       double weight) {
   return guarded([&] {
-    given(engine, "engine")
-        .engine.begin(StepKind::train, microbatches, {.learning_rate = learning_rate, .weight = weight});
+    tessera_engine& of = given(engine, "engine");
+    of.engine.begin(StepKind::train, microbatches, {.learning_rate = learning_rate, .weight = weight});
+    of.trains = true;
   });
 }
 
 tessera_status tessera_continue_evaluation(tessera_engine* engine, int32_t microbatches) {
-  return guarded(
-      [&] { given(engine, "engine").engine.begin(StepKind::evaluate, microbatches, {.continues = true}); });
+  return guarded([&] {
+    tessera_engine& of = given(engine, "engine");
+    of.engine.begin(StepKind::evaluate, microbatches, {.continues = true});
+    of.trains = false;
+  });
 }
 
 tessera_status tessera_use_unit(tessera_engine* engine, int32_t unit, int32_t pass, tessera_lease** lease) {
   return guarded([&] {
     tessera_lease*& out = given(lease, "lease");
-    tessera_lease& slot = free_lease(given(engine, "engine"));
+    given(engine, "engine").leave();
+    tessera_lease& slot = free_lease(*engine);
     slot.lease.emplace(engine->engine.use(unit, checked<Pass>(pass, kPasses, "pass")));
     out = &slot;
   });
 }
 
 tessera_status tessera_skip_unit(tessera_engine* engine, int32_t unit, int32_t pass) {
-  return guarded([&] { given(engine, "engine").engine.skip(unit, checked<Pass>(pass, kPasses, "pass")); });
+  return guarded([&] {
+    given(engine, "engine").leave();
+    engine->engine.skip(unit, checked<Pass>(pass, kPasses, "pass"));
+  });
 }
 
 tessera_status tessera_place(const tessera_engine* engine, int32_t axis, int32_t* place) {
@@ -210,6 +247,22 @@ tessera_status tessera_lease_gradient(const tessera_lease* lease, int32_t parame
   return guarded([&] {
     const UnitLease& held = lease_of(lease);
     given(view, "view") = to_view(held.gradient(parameter), held.gradient_beta(parameter));
+  });
+}
+
+tessera_status tessera_lease_fp32(const tessera_lease* lease, int32_t parameter, float** values) {
+  return guarded([&] { given(values, "values") = lease_of(lease).parameter(parameter).as<float>().data(); });
+}
+
+tessera_status tessera_lease_gradient_fp32(const tessera_lease* lease, int32_t parameter, float** gradient) {
+  return guarded([&] {
+    const UnitLease& held = lease_of(lease);
+    if (lease->engine->options().overwrites_gradients)
+      throw UsageError(
+          "overwrite_gradients is 1: a pointer cannot say where to overwrite; use tessera_lease_gradient, "
+          "whose "
+          "view has a beta, or leave overwrite_gradients at 0");
+    given(gradient, "gradient") = held.gradient(parameter).as<float>().data();
   });
 }
 
@@ -273,16 +326,24 @@ tessera_status tessera_step(tessera_engine* engine, const tessera_step_inputs* i
   return guarded([&] {
     const tessera_step_inputs& in = given(inputs, "inputs");
     tessera_engine& of = given(engine, "engine");
-    write_result(of,
-                 of.engine.step({.learning_rate = in.learning_rate, .weight = in.weight, .loss = in.loss}),
-                 result);
+    of.leave();
+    end_step(of, of.engine.step({.learning_rate = in.learning_rate, .weight = in.weight, .loss = in.loss}),
+             result);
   });
 }
 
 tessera_status tessera_abandon(tessera_engine* engine, tessera_step_result* result) {
   return guarded([&] {
     tessera_engine& of = given(engine, "engine");
+    of.leave();
     write_result(of, of.engine.abandon(), result);
+  });
+}
+
+tessera_status tessera_end_evaluation(tessera_engine* engine) {
+  return guarded([&] {
+    given(engine, "engine").leave();
+    engine->engine.end_evaluation();
   });
 }
 

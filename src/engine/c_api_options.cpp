@@ -292,7 +292,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
       .host_bytes = o.host_memory_bytes,
       .external_bytes = o.external_bytes,
       .names = {.device = "device_memory_bytes", .host = "host_memory_bytes", .external = "external_bytes"}};
-  options.zero_gradients = o.zero_gradients != 0;
+  options.overwrites_gradients = o.overwrite_gradients != 0;
   options.device = checked<DeviceType>(o.device, 2, "device");
   options.device_ordinal = o.device_ordinal;
   options.threads_per_rank = o.threads;

@@ -13,6 +13,7 @@
 
 #include "src/device/wait.h"
 #include "tessera/c_api.h"
+#include "tessera/engine.h"
 #include "tessera/error.h"
 
 namespace tessera::c_api {
@@ -82,5 +83,9 @@ std::span<T> span_of(T* first, std::int64_t count, const char* name) {
 inline std::chrono::milliseconds checked_deadline(std::int64_t deadline_ms) {
   return device::checked_deadline(std::chrono::milliseconds(deadline_ms), "deadline_ms");
 }
+
+// The result of a step that began by a call in C. Where the caller asked for none, throws TESSERA_SKIPPED for
+// a training step that was not applied.
+void end_step(tessera_engine& engine, StepResult of, tessera_step_result* result);
 
 }  // namespace tessera::c_api

@@ -2,8 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +19,7 @@
 #include "src/engine/c_api_support.h"
 #include "tessera/c_api.h"
 #include "tessera/communicator.h"
+#include "tessera/launch.h"
 
 namespace tessera::c_api {
 namespace {
@@ -36,8 +45,45 @@ void all_reduce_max(Communicator& ranks, std::span<double> values) {
 
 static_assert(TESSERA_MAX == static_cast<int>(Operation::max));
 
+// The worlds that this thread made and that still are, or was given.
+std::vector<tessera_world*>& worlds_here() {
+  thread_local std::vector<tessera_world*> worlds;
+  return worlds;
+}
+
+// What all ranks of a run share: that a step was skipped is nobody's failure, but the run's result.
+class SkippedRun {
+ public:
+  void run_rank(Communicator communicator, const std::function<tessera_status(tessera_world*)>& rank_main) {
+    last_error() = {};
+    tessera_world world(std::move(communicator), false);
+    const tessera_status status = rank_main(&world);
+    if (status == TESSERA_SKIPPED) {
+      const std::lock_guard lock(mutex_);
+      message_ = last_error().status == status ? last_error().message : "a rank returned TESSERA_SKIPPED";
+      return;
+    }
+    check_callback(status, fmt::format("rank {}", world.communicator.rank()));
+  }
+
+  // Behind the run.
+  void check() const {
+    if (message_) throw CallbackError(TESSERA_SKIPPED, *message_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::string> message_;
+};
+
 }  // namespace
 }  // namespace tessera::c_api
+
+tessera_world::tessera_world(tessera::Communicator of, bool by_call)
+    : communicator(std::move(of)), created(by_call) {
+  tessera::c_api::worlds_here().push_back(this);
+}
+tessera_world::~tessera_world() { std::erase(tessera::c_api::worlds_here(), this); }
 
 using namespace tessera;
 using namespace tessera::c_api;
@@ -46,19 +92,48 @@ tessera_status tessera_run_ranks(int32_t ranks, int64_t deadline_ms, tessera_ran
                                  void* user) {
   return guarded([&] {
     given(rank_main, "rank_main");
+    const auto run = std::make_shared<SkippedRun>();  // a rank that is left behind still has it
     run_local(ranks, {.deadline = checked_deadline(deadline_ms)},
-              [rank_main, user](Communicator communicator) {
-                last_error() = {};
-                tessera_world world{.communicator = std::move(communicator), .created = false};
-                check_callback(rank_main(&world, user), fmt::format("rank {}", world.communicator.rank()));
+              [rank_main, user, run](Communicator communicator) {
+                run->run_rank(std::move(communicator),
+                              [&](tessera_world* world) { return rank_main(world, user); });
               });
+    run->check();
   });
+}
+
+tessera_status tessera_launch(int argc, char** argv, int32_t threads, tessera_launch_main rank_main) {
+  const tessera_status status = guarded([&] {
+    given(rank_main, "rank_main");
+    const auto run = std::make_shared<SkippedRun>();
+    launch({.threads = threads}, [rank_main, argc, argv, run](Communicator communicator) {
+      run->run_rank(std::move(communicator),
+                    [&](tessera_world* world) { return rank_main(world, argc, argv); });
+    });
+    run->check();
+  });
+  if (status != TESSERA_OK) std::fprintf(stderr, "%s\n", tessera_last_error());
+  return status;
+}
+
+void tessera_must(tessera_status status, const char* call, const char* file, int line) {
+  if (status == TESSERA_OK) return;
+  const bool known = last_error().status == status && !last_error().message.empty();
+  const std::string message = fmt::format("{}:{}: {}: {}", file, line, call,
+                                          known ? last_error().message : fmt::format("status {}", status));
+  std::fprintf(stderr, "%s\n", message.c_str());
+  const std::vector<tessera_world*> told = worlds_here();
+  for (tessera_world* world : told) world->communicator.fail(message);
+  std::fflush(nullptr);
+  // Other processes hear of it before their launcher ends them.
+  if (!told.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::_Exit(EXIT_FAILURE);  // no destructors: other threads are in the middle of their work
 }
 
 tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world) {
   return guarded([&] {
     tessera_world*& out = given(world, "world");
-    out = new tessera_world{make_mpi_world({.deadline = checked_deadline(deadline_ms)})};
+    out = new tessera_world(make_mpi_world({.deadline = checked_deadline(deadline_ms)}), true);
   });
 }
 
@@ -67,15 +142,15 @@ tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_
     tessera_world*& out = given(world, "world");
     ControlOptions options = control_options_from_environment();
     options.deadline = checked_deadline(deadline_ms);
-    out = new tessera_world{make_control_world(options)};
+    out = new tessera_world(make_control_world(options), true);
   });
 }
 
 tessera_status tessera_world_create_nccl(tessera_world* host, int64_t deadline_ms, tessera_world** world) {
   return guarded([&] {
     tessera_world*& out = given(world, "world");
-    out = new tessera_world{
-        make_nccl_world(given(host, "host").communicator, {.deadline = checked_deadline(deadline_ms)})};
+    out = new tessera_world(
+        make_nccl_world(given(host, "host").communicator, {.deadline = checked_deadline(deadline_ms)}), true);
   });
 }
 

@@ -140,7 +140,6 @@ void Engine::set_counters(const Counters& counters) {
   impl_->guarded("set_counters", check, [&] {
     impl_->scaler = scaler;
     impl_->steps_applied = counters.steps_applied;
-    impl_->given = 0;  // states that were restored are compared by who restores them
   });
 }
 

@@ -12,18 +12,8 @@
 namespace tessera {
 
 // Places in a rank's slot of the scalars, before the exact sums (see kLossSlot).
-enum class Scalar : int {
-  loss,
-  weight,
-  step,
-  learning_rate,
-  abandoned,
-  hash_low,
-  hash_high,
-  loss_scale,
-  given  // a hash of the values that write() was given
-};
-static_assert(kLossSlot == static_cast<int>(Scalar::given) + 1);
+enum class Scalar : int { loss, weight, step, learning_rate, abandoned, hash_low, hash_high, loss_scale };
+static_assert(kLossSlot == static_cast<int>(Scalar::loss_scale) + 1);
 inline constexpr int kHostScalars = kLossSlot;
 
 inline double& scalar(std::span<double> slot, Scalar which) { return slot[static_cast<std::size_t>(which)]; }
@@ -39,7 +29,6 @@ struct AgreedScalar {
 inline constexpr AgreedScalar kAgreedScalars[] = {{Scalar::hash_low, "program"},
                                                   {Scalar::hash_high, "program"},
                                                   {Scalar::step, "step"},
-                                                  {Scalar::given, "values given by write(), of hash"},
                                                   {Scalar::learning_rate, "learning rate"},
                                                   {Scalar::loss_scale, "loss scale"}};
 // As bits.

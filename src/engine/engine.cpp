@@ -168,6 +168,7 @@ const Program& Engine::running() const {
   if (!impl_->running()) throw UsageError("running: no step is running; call begin first");
   return impl_->program();
 }
+std::int64_t Engine::address_space_before() const { return impl_->executor->address_space_before(); }
 const ArenaRegistration& Engine::arena_registration() const { return impl_->executor->registration(); }
 void Engine::set_peak_observer(std::function<void()> observer) {
   impl_->check_between_steps("set_peak_observer");
@@ -266,6 +267,17 @@ StepResult Engine::step(const StepInputs& inputs) {
   });
 }
 
+void Engine::end_evaluation() {
+  impl_->guarded("end_evaluation", [&] {
+    if (!impl_->running() || impl_->program().kind != StepKind::evaluate)
+      throw UsageError(
+          "end_evaluation: no evaluation is running; begin one, and end a training step by step() or "
+          "abandon()");
+    impl_->check_uses_done("end_evaluation");
+    impl_->finish_step({.weight = 0.0});
+  });
+}
+
 StepResult Engine::abandon() {
   return impl_->guarded("abandon", [&] {
     if (!impl_->running()) throw UsageError("abandon: no step is running; call begin first");
@@ -310,7 +322,6 @@ StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
       static_cast<double>(hash >> 32) +
       static_cast<double>(2 * executor->program_index() + (terms.continues ? 1 : 0)) * 0x1p32;
   scalar(scalars, Scalar::loss_scale) = scale();
-  scalar(scalars, Scalar::given) = static_cast<double>(given >> 11);  // as many bits as a double has
   const StepKind kind = program().kind;
   if (kind == StepKind::train) before_change();
   executor->finish(header);

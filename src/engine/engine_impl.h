@@ -38,7 +38,6 @@ struct Engine::Impl {
   std::unique_ptr<Executor> executor;
   std::vector<std::byte> staging;  // on the host, of store() and load()
   std::uint64_t hash = 0;          // of programs and options: equal on all ranks
-  std::uint64_t given = 0;         // of what write() was given since initialize(): to be equal, too
   LossScaler scaler;
   std::int64_t steps_applied = 0;
   std::string failure;                 // why every further call is refused; empty while all is well

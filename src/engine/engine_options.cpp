@@ -17,7 +17,7 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .moments = options.optimizer.moments(),
                      .moment_type = options.optimizer.moment_type,
                      .parameter_norms = options.parameter_norms,
-                     .zero_gradients = options.zero_gradients,
+                     .zero_gradients = !options.overwrites_gradients,
                      .activations = program.activations,
                      .order = options.order});
   return specs;
@@ -62,6 +62,9 @@ void check_options(const Communicator& world, const EngineOptions& options,
     throw UsageError(
         "disk_directory is empty, and strategy.offload has the disk hold something; name a "
         "directory on a local disk");
+  if (options.address_space_before < 0)
+    throw UsageError(
+        fmt::format("address_space_before is {}; it must be 0 or more", options.address_space_before));
   options.budget.check();
   const int groups = static_cast<int>(options.optimizer.groups.size());
   for (const UnitSpec& unit : units)

@@ -54,6 +54,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
               {.poison = options.debug.poison,
                .shared = world.wants_shared_arena(),
                .source = world.arena_source(),
+               .address_space_before = options.address_space_before,
                .disk_directory = options.disk_directory}),
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction),

@@ -115,6 +115,7 @@ class Executor {
   void set_peak_observer(std::function<void()> observer) { peak_observer_ = std::move(observer); }
   void set_tracing(bool on) { trace_.set(on); }
   const ArenaRegistration& registration() const { return registration_; }
+  std::int64_t address_space_before() { return memory_.arena().address_space_before(); }
   const StepTiming& timing() const { return trace_.timing(); }
   std::span<const TraceSpan> trace() const { return trace_.spans(); }
 

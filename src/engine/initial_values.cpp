@@ -135,7 +135,6 @@ void Engine::Impl::fill_share(const Fill& fill, ParameterId parameter, std::int6
 
 InitialValues Engine::Impl::fill_states(const Fill& fill, std::uint64_t identity) {
   executor->drop_carried();
-  given = 0;
   steps_applied = 0;
   scaler = LossScaler(options.loss_scaling.value_or(LossScaleOptions{}));
   InitialValues initial(identity, layout, partition, options.mesh, spreads.parameters);

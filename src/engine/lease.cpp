@@ -22,6 +22,13 @@ void check_parameter(const Layout& layout, UnitId unit, ParameterId parameter) {
 
 }  // namespace
 
+void TensorView::check_element(bool asks_for_float) const {
+  if (asks_for_float == (dtype == DType::fp32)) return;
+  throw UsageError(fmt::format("'{}' is {} and was asked for as {}; ask for {}, or declare it otherwise",
+                               name, name_of(dtype), asks_for_float ? "float" : "a type of 2 bytes",
+                               asks_for_float ? "a type of 2 bytes" : "float"));
+}
+
 // Opens the next use of the program, which must be this one, and makes its gradients ready to be written.
 InstructionId Engine::Impl::open(const char* call, UnitId unit, Pass pass) {
   if (pass > Pass::weight_gradient)
@@ -174,7 +181,8 @@ TensorView UnitLease::parameter(ParameterId parameter) const {
     if (operand.role != Role::parameters || impl.program().buffers[operand.buffer].flat != place.flat)
       continue;
     std::byte* base = impl.executor->place_of(instruction_, operand).address;
-    return {base + place.offset * bytes_of(operand.type), place.numel, operand.type};
+    return {base + place.offset * bytes_of(operand.type), place.numel, operand.type,
+            impl.layout.parameter(parameter).name};
   }
   throw Error(fmt::format("{} does not read '{}'", describe(impl.program(), instruction_),
                           impl.layout.parameter(parameter).name));
@@ -191,7 +199,8 @@ TensorView UnitLease::gradient(ParameterId parameter) const {
                     name_of(pass()), impl.program().units[unit()].name,
                     flat.trainable ? "gradients exist in backward only" : "a frozen parameter has none"));
   const Operand& operand = impl.gradient_of(impl.instruction(instruction_), parameter);
-  return {impl.executor->place_of(instruction_, operand).address, place.numel, flat.dtype};
+  return {impl.executor->place_of(instruction_, operand).address, place.numel, flat.dtype,
+          impl.layout.parameter(parameter).name};
 }
 
 float UnitLease::gradient_beta(ParameterId parameter) const {

@@ -24,7 +24,8 @@ StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const 
   if (const std::int64_t bytes = plan.space(Space::disk).arena_bytes; bytes > 0)
     disk_ = std::make_unique<device::Disk>(
         device::DiskOptions{.directory = options.disk_directory, .bytes = bytes});
-  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared, options.source);
+  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared, options.source,
+                              options.address_space_before);
   Arena& host = arenas_[Space::host];
   if (const std::int64_t bytes = plan.space(Space::host).arena_bytes; bytes > 0)
     host = device.make_host_arena(bytes);

@@ -19,9 +19,10 @@ class StepMemory {
  public:
   struct Options {
     bool poison = false;
-    bool shared = false;         // a device arena for Communicator::register_arena()
-    ArenaSource source = {};     // of that arena
-    std::string disk_directory;  // of the file for Space::disk
+    bool shared = false;                    // a device arena for Communicator::register_arena()
+    ArenaSource source = {};                // of that arena
+    std::int64_t address_space_before = 0;  // of that arena
+    std::string disk_directory;             // of the file for Space::disk
   };
   // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.
   StepMemory(Device& device, const IdVector<Program>& programs, const MemoryPlan& plan,

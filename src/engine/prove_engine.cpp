@@ -21,7 +21,7 @@ std::vector<NumericFact> facts_of_run(const Layout& layout, const EngineOptions&
   add_optimizer(figures, options.optimizer);
   figures.add("clip.max_norm", options.clip.max_norm);
   add_scaling(figures, options.loss_scaling);
-  figures.add("zero_gradients", options.zero_gradients);
+  figures.add("zero_gradients", !options.overwrites_gradients);
   const Strategy& strategy = options.strategy;
   figures.add(kUpdateWaits, strategy.update == UpdateWhen::reduced ? "no" : "yes");
   const bool native = strategy.reduction == Reduction::native && options.mesh.data_ranks() > 1;

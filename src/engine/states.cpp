@@ -1,10 +1,10 @@
 // Parameters and optimizer state by global coordinates, between steps; gradients behind a step's uses.
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 
 #include "kernels/casts.h"
+#include "src/engine/compare_given.h"
 #include "src/engine/engine_impl.h"
 
 namespace tessera {
@@ -285,9 +285,9 @@ void Engine::write(ParameterId parameter, StateKind state, std::int64_t begin,
   impl.guarded("write", check, [&] {
     impl.check_between_steps("write");
     finish_updates();
-    const std::int64_t where[] = {parameter, static_cast<std::int64_t>(state), begin};
-    impl.given = XXH3_64bits_withSeed(where, sizeof where, impl.given);
-    impl.given = XXH3_64bits_withSeed(values.data(), values.size_bytes(), impl.given);
+    compare_given(
+        impl.states,
+        {.layout = impl.layout, .parameter = parameter, .state = state, .begin = begin, .values = values});
     impl.before_change();
     impl.store_parameter(parameter, state, begin, values);
     if (state == StateKind::master) impl.store_parameter(parameter, StateKind::parameter, begin, values);

@@ -105,6 +105,7 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
 EngineOptions engine_options(const Model& model, const TrainerOptions& options,
                              const TrainerPrograms& programs) {
   EngineOptions engine = options.engine;
+  engine.overwrites_gradients = true;  // as modules do
   engine.programs = programs.specs;
   engine.order.clear();
   engine.budget.external_bytes = 0;

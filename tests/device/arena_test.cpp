@@ -47,6 +47,38 @@ TEST(Arena, MapsItsPagesAndNoMore) {
   EXPECT_EQ(mapped_bytes(), before);
 }
 
+TEST(Arena, HasAddressSpaceBeforeItThatTakesNoMemory) {
+  constexpr std::int64_t kBefore = (std::int64_t{1} << 36) + 12345;  // 64 GiB
+  const std::int64_t resident = read_process_memory().resident_bytes;
+  const std::int64_t mapped = mapped_bytes();
+  for (const bool shared : {false, true}) {
+    Arena arena({.bytes = 5 << 20, .stagger_bytes = 5376, .shared = shared, .address_space_before = kBefore});
+    EXPECT_EQ(arena.address_space_before(), kBefore);
+    EXPECT_EQ(address(arena) % (2 << 20), 5376u);
+    std::memset(arena.base(), 7, 5 << 20);
+    EXPECT_GE(mapped_bytes() - mapped, kBefore);
+    EXPECT_LT(read_process_memory().resident_bytes - resident, 32 << 20);
+    // All of it belongs to this mapping: nothing else is given there.
+    std::byte* const first = arena.base() - kBefore;
+    EXPECT_EQ(mmap(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(first) / 4096 * 4096), 4096,
+                   PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              MAP_FAILED);
+    EXPECT_DEATH(*static_cast<volatile std::byte*>(first) = std::byte{1}, "");
+    Arena moved = std::move(arena);
+    EXPECT_EQ(moved.address_space_before(), kBefore);
+    moved = Arena();
+    EXPECT_EQ(moved.address_space_before(), 0);
+  }
+  EXPECT_EQ(mapped_bytes(), mapped);
+  EXPECT_THROW(Arena({.bytes = 1, .address_space_before = -1}), UsageError);
+}
+
+TEST(Arena, ComesWithoutAddressSpaceBeforeItWhereThatIsRefused) {
+  Arena arena({.bytes = 1 << 20, .address_space_before = std::int64_t{1} << 50});
+  EXPECT_EQ(arena.address_space_before(), 0);
+  std::memset(arena.base(), 7, 1 << 20);
+}
+
 TEST(Arena, StaggersRanksOfADevice) {
   const auto rank0 = make_cpu_device({.rank = 0}), rank1 = make_cpu_device({.rank = 1});
   const Arena a = rank0->make_arena(1 << 20), b = rank1->make_arena(1 << 20);

@@ -76,10 +76,10 @@ TEST(Allocations, TheEngineMakesNoneAfterTheFirstStep) {
         const auto round = [&] {
           engine.begin(StepKind::train, 2);
           quiet_uses(engine, 2, StepKind::train);
-          engine.step({.learning_rate = 0.1});
+          (void)engine.step({.learning_rate = 0.1});
           engine.begin(StepKind::evaluate);
           quiet_uses(engine, 1, StepKind::evaluate);
-          engine.step({});
+          (void)engine.step({});
           engine.begin(StepKind::train, 2);
           engine.abandon();
         };

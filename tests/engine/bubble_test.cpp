@@ -41,7 +41,7 @@ double shortest_step(const std::vector<UnitSpec>& units, const EngineOptions& op
       }
       world.barrier();
       if (world.rank() == 0) best = std::min(best, std::chrono::duration<double>(end - begin).count());
-      engine.step({.learning_rate = 0.01});
+      (void)engine.step({.learning_rate = 0.01});
     }
   });
   return best;

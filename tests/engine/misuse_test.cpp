@@ -169,7 +169,7 @@ TEST(Misuse, EvaluationsThatGoOnWithNone) {
       if (kind == StepKind::train) {
         engine.begin(StepKind::evaluate);
         toy_uses(engine, {}, StepKind::evaluate);
-        engine.step({});
+        (void)engine.step({});
       }
       expect_words(refusal([&] { engine.begin(kind, 1, {.continues = true}); }),
                    {"begin: terms.continues is true, which an evaluation may have right behind another one"});
@@ -185,7 +185,7 @@ TEST(Misuse, EvaluationsThatGoOnWithAnother) {
     engine.initialize(toy_fill());
     engine.begin(StepKind::evaluate);
     toy_uses(engine, {}, StepKind::evaluate);
-    engine.step({});
+    (void)engine.step({});
     between(engine);
     expect_words(refusal([&] { engine.begin(StepKind::evaluate, 1, {.continues = true}); }),
                  {"begin: terms.continues is true"});
@@ -355,7 +355,7 @@ TEST(Misuse, InputsOfAStep) {
     const std::vector<Fate> fates = run_failing(toy_options(2, 1), [&](Engine& engine, int rank) {
       engine.begin(StepKind::train);
       toy_uses(engine, {});
-      engine.step(rank == 1 ? wrong.inputs : StepInputs{.learning_rate = 0.1});
+      (void)engine.step(rank == 1 ? wrong.inputs : StepInputs{.learning_rate = 0.1});
     });
     EXPECT_EQ(fates[1].kind, Fate::Kind::usage) << fates[1].message;
     expect_words(fates[1].message, {"step: " + wrong.word, "it must be 0 to"});
@@ -373,7 +373,7 @@ TEST(Misuse, EvaluationsThatGoOnOnOneRankOnly) {
          for (const bool second : {false, true}) {
            engine.begin(StepKind::evaluate, 1, {.continues = second && rank == 1});
            toy_uses(engine, {}, StepKind::evaluate);
-           engine.step({});
+           (void)engine.step({});
          }
        }))
     expect_words(fate.message, {"program", "rank 1"});
@@ -387,7 +387,7 @@ TEST(Misuse, WeightsOfTheDeviceBelowNothing) {
          engine.begin(StepKind::train);
          if (rank == 1) engine.add_loss(&total);
          toy_uses(engine, {});
-         engine.step({.learning_rate = 0.1, .weight = 2.0});
+         (void)engine.step({.learning_rate = 0.1, .weight = 2.0});
        }))
     expect_words(fate.message,
                  {"step: rank 1's weight is -3 with what add_loss added; it must be 0 or more"});
@@ -404,7 +404,7 @@ TEST(Misuse, RatesThatAFactorMakesInfinite) {
     expect_words(refusal([&] {
                    engine.begin(StepKind::train, 1, {.learning_rate = 1e38, .weight = 1.0});
                    toy_uses(engine, {});
-                   engine.step({.learning_rate = 1e38});
+                   (void)engine.step({.learning_rate = 1e38});
                  }),
                  {"learning_rate is 1e+38; it must be 0 to 3.4e+37"});
   }
@@ -450,7 +450,7 @@ TEST(Misuse, RanksThatRunDifferentProgramsAreTold) {
     const StepKind kind = rank == 0 ? StepKind::train : StepKind::evaluate;
     engine.begin(kind);
     toy_uses(engine, {}, kind);
-    engine.step({.learning_rate = 0.1});
+    (void)engine.step({.learning_rate = 0.1});
   });
   std::string all;
   for (const Fate& fate : fates) {

@@ -63,7 +63,7 @@ void others_do(Engine& engine, const Wrong& wrong) {
     return;
   }
   run_nested(engine, 0);
-  engine.step({.learning_rate = 0.01});
+  (void)engine.step({.learning_rate = 0.01});
 }
 
 void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
@@ -111,17 +111,17 @@ const std::vector<Wrong> kWrong = {
      [](Engine& engine) {
        begin(engine);
        engine.use(kEmbed, Pass::forward).end();
-       engine.step({});
+       (void)engine.step({});
      },
      {"step", "forward of block.0"}},
     {"step_with_a_lease_open",
      [](Engine& engine) {
        begin(engine);
        UnitLease lease = engine.use(kEmbed, Pass::forward);
-       engine.step({});
+       (void)engine.step({});
      },
      {"step", "the end of the lease of", "forward of embed"}},
-    {"step_before_begin", [](Engine& engine) { engine.step({}); }, {"step", "begin"}},
+    {"step_before_begin", [](Engine& engine) { (void)engine.step({}); }, {"step", "begin"}},
     {"begin_twice", [](Engine& engine) { begin(engine), begin(engine); }, {"begin", "forward of embed"}},
     {"use_before_begin",
      [](Engine& engine) { engine.use(kEmbed, Pass::forward).end(); },
@@ -266,9 +266,9 @@ TEST(Engine, StaysFailed) {
                            EXPECT_THROW(engine.step({}), UsageError);
                            for (const auto& call : std::vector<std::function<void()>>{
                                     [&] { begin(engine); }, [&] { engine.use(kEmbed, Pass::forward).end(); },
-                                    [&] { engine.skip(kEmbed, Pass::forward); }, [&] { engine.step({}); },
-                                    [&] { engine.abandon(); }, [&] { engine.initialize(toy_fill()); },
-                                    [&] { engine.set_counters({}); }})
+                                    [&] { engine.skip(kEmbed, Pass::forward); },
+                                    [&] { (void)engine.step({}); }, [&] { engine.abandon(); },
+                                    [&] { engine.initialize(toy_fill()); }, [&] { engine.set_counters({}); }})
                              try {
                                call();
                                ADD_FAILURE() << "a failed engine went on";

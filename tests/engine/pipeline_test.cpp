@@ -101,7 +101,7 @@ TEST(PipelineVerbs, AUseIsGivenWhatItReadsAndWritesOnly) {
         if (backward) write_gradients(engine, lease, {});
         lease.end();
       }
-      engine.step({.learning_rate = 0.1});
+      (void)engine.step({.learning_rate = 0.1});
     });
   }
 }
@@ -250,7 +250,7 @@ std::vector<Fate> fates_with(int culprit, const std::function<void()>& wrong) {
     pipeline_uses(engine, {.step = 1}, 0, [&](const Instruction& use) {
       if (rank == culprit && use.pass == Pass::backward && use.microbatch == 2) wrong();
     });
-    engine.step({.learning_rate = 0.01});
+    (void)engine.step({.learning_rate = 0.01});
   });
 }
 

@@ -230,7 +230,7 @@ inline RandomCase draw_case(std::uint64_t seed) {
                                       .weight_decay = group == 1 ? std::optional(0.0) : std::nullopt,
                                       .learning_rate_factor = group == 2 ? 0.5 : 1.0});
   plain.parameter_norms = draws.chance(20);
-  plain.zero_gradients = draws.chance(10);
+  plain.overwrites_gradients = !draws.chance(10);
   plain.waits.deadline = std::chrono::seconds(60);
   plain.waits.waiting = Waiting::block;
   plain.disk_directory = std::filesystem::temp_directory_path();
@@ -288,8 +288,8 @@ inline std::string to_string(const RandomCase& of) {
   std::ostringstream text;
   text << "seed " << of.seed << ": " << of.model_name << ", " << of.plain.optimizer.name() << " moments "
        << name_of(of.plain.optimizer.moment_type) << " clip " << of.plain.clip.max_norm << " scaling "
-       << (of.plain.loss_scaling ? of.plain.loss_scaling->initial : 0) << " zero_gradients "
-       << of.plain.zero_gradients << "\n  programs";
+       << (of.plain.loss_scaling ? of.plain.loss_scaling->initial : 0) << " overwrites_gradients "
+       << of.plain.overwrites_gradients << "\n  programs";
   for (const StepShape& shape : of.shapes)
     text << " " << name_of(shape.kind) << " " << shape.microbatches << "x" << shape.batch.sequences << "x"
          << shape.batch.length;

@@ -85,7 +85,7 @@ TEST(Readers, AreToldByWhateverChangesOnly) {
     std::shared_ptr<LookingReader> reader = add_reader(engine);
     engine.begin(StepKind::evaluate);
     toy_uses(engine, {}, StepKind::evaluate);
-    engine.step({.weight = 1});
+    (void)engine.step({.weight = 1});
     read_everything(engine);
     engine.finish_updates();
     EXPECT_EQ(reader->told, 0);

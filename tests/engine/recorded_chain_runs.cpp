@@ -211,7 +211,7 @@ std::vector<ChainRow> placement_rows() {
                                strategy.placements.gradients = Placement::sharded;
                              })},
       {"zero_gradients_stage2",
-       also(stage(2), [](EngineOptions& engine, Strategy&) { engine.zero_gradients = true; })},
+       also(stage(2), [](EngineOptions& engine, Strategy&) { engine.overwrites_gradients = false; })},
       {"two_threads_stage1",
        also(stage(1), [](EngineOptions& engine, Strategy&) { engine.threads_per_rank = 2; })},
   };

@@ -154,7 +154,7 @@ std::vector<RecordedRun> recorded_verb_runs() {
   next.strategy.update = UpdateWhen::next;
   next.strategy.offload = {.states = Space::disk, .states_on_device = 0.5};
   EngineOptions added = verb_options(2, 1);
-  added.zero_gradients = true;
+  added.overwrites_gradients = false;
   return {recorded("skipped_uses_stage0", verb_options(2, 0), DType::bf16, skip_uses),
           recorded("skipped_uses_stage3", verb_options(3, 3), DType::bf16, skip_uses),
           recorded("uneven_weights_stage1", verb_options(3, 1), DType::fp32, weigh_unevenly),

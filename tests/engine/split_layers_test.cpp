@@ -407,7 +407,7 @@ IdVector<Fate> fates_in_a_lease(const std::function<bool(int rank, TensorGroup& 
       if (!here || body(rank, ranks)) ranks.all_reduce(memory.data(), 64);
       lease.end();
     }
-    engine.step({.learning_rate = 0.1});
+    (void)engine.step({.learning_rate = 0.1});
   });
 }
 

@@ -92,6 +92,7 @@ inline EngineOptions mlp_options(const MlpRun& run) {
   options.strategy.recompute = run.recompute;
   options.strategy.offload = run.offload;
   options.splits_layers = true;
+  options.overwrites_gradients = true;
   options.optimizer.options = SgdOptions{.momentum = 0.9};
   options.clip.max_norm = run.clip;
   options.parameter_norms = true;

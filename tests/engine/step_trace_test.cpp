@@ -41,7 +41,7 @@ class ClocksDevice final : public Device {
 
   DeviceType type() const override { return DeviceType::cpu; }
   std::string name() const override { return "clocks"; }
-  Arena make_arena(std::int64_t, bool, const ArenaSource&) override { return {}; }
+  Arena make_arena(std::int64_t, bool, const ArenaSource&, std::int64_t) override { return {}; }
   Arena make_host_arena(std::int64_t) override { return {}; }
   std::unique_ptr<Stream> make_stream(const StreamOptions&) override { return nullptr; }
   std::unique_ptr<Stream> make_host_stream(const StreamOptions&) override { return nullptr; }

@@ -47,6 +47,7 @@ inline EngineOptions toy_options(int world, int stage) {
                               {.name = "no_decay", .weight_decay = 0.0, .learning_rate_factor = 0.5}};
   options.waits.deadline = std::chrono::seconds(60);
   options.waits.waiting = Waiting::block;  // many short engines on few cores
+  options.overwrites_gradients = true;
   return options;
 }
 

@@ -131,7 +131,7 @@ TEST_P(Variants, ClippedWithParameterNormsReducingEach) {
 TEST_P(Variants, ZeroedGradientsGiveTheSameBits) {
   const Outcome expected = train(run());
   ToyRun zeroed = run();
-  zeroed.engine.zero_gradients = true;
+  zeroed.engine.overwrites_gradients = false;
   const Outcome found = train(zeroed);
   EXPECT_EQ(found.master, expected.master);
   EXPECT_EQ(found.moment2, expected.moment2);
@@ -192,7 +192,7 @@ TEST(GradientBeta, IsPerParameterWhereTiesMixThem) {
   for (bool zeroed : {false, true}) {
     run_local(2, kBlocking, [&](Communicator world) {
       EngineOptions options = toy_options(2, 3);
-      options.zero_gradients = zeroed;
+      options.overwrites_gradients = !zeroed;
       Engine engine(world, toy_units(DType::bf16), options);
       engine.initialize(toy_fill());
       engine.begin(StepKind::train);
@@ -213,7 +213,7 @@ TEST(GradientBeta, IsPerParameterWhereTiesMixThem) {
       }
       write_gradients(engine, embed, {});
       embed.end();
-      engine.step({.learning_rate = 0.1});
+      (void)engine.step({.learning_rate = 0.1});
     });
   }
 }
@@ -239,7 +239,7 @@ TEST(GradientBeta, AddsWithinAUnit) {
     EXPECT_THROW(lease.gradient_beta(), UsageError);
     write_gradients(engine, lease, {.gradient = [](const GradientAt& at) { return 1.0f + at.parameter; }});
     lease.end();
-    engine.step({.learning_rate = 1});
+    (void)engine.step({.learning_rate = 1});
     EXPECT_EQ(read_state(engine, StateKind::master), std::vector<float>(5, -3.0f));
   });
 }
@@ -271,10 +271,10 @@ TEST(Views, LieAtOneAddressInAllPassesAndSteps) {
         for (UnitId unit = 0; unit <= kHead; ++unit) look(unit, Pass::forward);
         for (UnitId unit = kHead; unit >= 0; --unit) look(unit, Pass::backward);
       }
-      engine.step({.learning_rate = 0.1});
+      (void)engine.step({.learning_rate = 0.1});
       engine.begin(StepKind::evaluate);
       for (UnitId unit = 0; unit <= kHead; ++unit) look(unit, Pass::forward);
-      engine.step({});
+      (void)engine.step({});
     }
     EXPECT_EQ(seen[kHeadWeight], seen[kEmbedWeight]);
   });

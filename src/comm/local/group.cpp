@@ -167,7 +167,9 @@ void LocalGroup::throw_missing(int me, nanoseconds deadline, const Missing& miss
                  .ended = [&](int rank) { return world_.ended(rank); },
                  .state = [&](int rank) { return world_.state(rank); },
                  .status = [&](std::size_t k) { return slot(members_absent[k]).status_text(); }});
-  report(me, blame.culprit, blame.message);
+  if (blame.culprit >= 0) absent.push_back(blame.culprit);
+  world_.fail(global_rank(me), blame.culprit, blame.message, absent);
+  throw CommunicationError(fmt::format("rank {}: {}", global_rank(me), blame.message), blame.culprit);
 }
 
 }  // namespace tessera::comm

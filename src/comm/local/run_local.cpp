@@ -1,6 +1,7 @@
 // Worlds of threads: making them, running a function on every rank, and ending them when a rank fails.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <system_error>
 #include <thread>
@@ -59,13 +60,23 @@ void Run::end_rank(int rank, std::exception_ptr cause, const std::string& messag
   changed.notify_all();
 }
 
-// False where some are still running when the deadline has passed since the first failure.
+// False where some are still running when the deadline has passed since the first failure. Whoever did not
+// answer for as long before it gets only the time in which one that waits hears of the failure.
 bool Run::wait_for_all() {
+  constexpr std::chrono::milliseconds kToHear{500};
   const std::chrono::nanoseconds deadline = world->options().deadline;
+  const auto waits_for_late_only = [&] {
+    for (int rank = 0; rank < world->ranks(); ++rank)
+      if (!world->ended(rank) && !world->late(rank)) return false;
+    return true;
+  };
   std::unique_lock lock(mutex);
   while (ended < world->ranks()) {
-    const auto failure = world->first_failure();
-    if (failure && device::Clock::now() >= failure->time + deadline) return false;
+    if (const auto failure = world->first_failure()) {
+      const std::chrono::nanoseconds patience =
+          waits_for_late_only() ? std::min<std::chrono::nanoseconds>(deadline, kToHear) : deadline;
+      if (device::Clock::now() >= failure->time + patience) return false;
+    }
     changed.wait_for(lock, std::chrono::milliseconds(20));
   }
   return true;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "src/comm/local/group.h"
 
 namespace tessera::comm {
@@ -22,9 +24,10 @@ LocalWorld::LocalWorld(int ranks, const LocalOptions& options)
       ended_(ranks),
       states_(ranks) {}
 
-void LocalWorld::fail(int reporter, int culprit, const std::string& message) {
+void LocalWorld::fail(int reporter, int culprit, const std::string& message, const std::vector<int>& late) {
   const std::lock_guard lock(mutex_);
   if (failed_.load()) return;
+  late_ = late;
   failure_ = {.reporter = reporter, .culprit = culprit, .message = message, .time = device::Clock::now()};
   failed_.store(true);  // waits look every few milliseconds
 }
@@ -32,6 +35,11 @@ void LocalWorld::fail(int reporter, int culprit, const std::string& message) {
 std::optional<Failure> LocalWorld::first_failure() const {
   const std::lock_guard lock(mutex_);
   return failed_.load() ? std::optional(failure_) : std::nullopt;
+}
+
+bool LocalWorld::late(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::find(late_, rank) != late_.end();
 }
 
 void LocalWorld::throw_failed(int rank, const std::string& call) const {

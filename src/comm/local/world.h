@@ -26,10 +26,12 @@ class LocalWorld {
   const LocalOptions& options() const { return options_; }
   const device::WaitPolicy& policy() const { return policy_; }
 
-  // The first failure stays; the world has failed for good.
-  void fail(int reporter, int culprit, const std::string& message);
+  // The first failure stays; the world has failed for good. `late`: ranks for which the reporter has waited
+  // the deadline.
+  void fail(int reporter, int culprit, const std::string& message, const std::vector<int>& late = {});
   bool failed() const noexcept { return failed_.load(); }
   std::optional<Failure> first_failure() const;
+  bool late(int rank) const;  // by the first failure
   // `call` is what `rank` was doing: it opens the message.
   [[noreturn]] void throw_failed(int rank, const std::string& call) const;
 
@@ -60,6 +62,7 @@ class LocalWorld {
   IdVector<std::atomic<RankState>> states_;
   mutable std::mutex mutex_;  // guards the rest
   Failure failure_;
+  std::vector<int> late_;
   std::map<std::string, Pending> pending_;                  // by arguments and occurrence
   std::map<std::pair<int, std::string>, int> occurrences_;  // by member and arguments
 };
