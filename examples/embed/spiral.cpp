@@ -131,12 +131,8 @@ class Spiral {
   void layer_backward(int k, const UnitLease& lease) {
     const auto [in, out] = kLayers[k];
     const float* w = weight(lease, k);
-    auto* dw = static_cast<float*>(lease.gradient(2 * k).data);
-    auto* db = static_cast<float*>(lease.gradient(2 * k + 1).data);
-    if (lease.gradient_beta() == 0.0f) {
-      std::fill_n(dw, in * out, 0.0f);
-      std::fill_n(db, out, 0.0f);
-    }
+    float* dw = lease.gradient(2 * k).as<float>().data();  // zeros at first
+    float* db = lease.gradient(2 * k + 1).as<float>().data();
     for (int row = 0; row < rows_; ++row) {
       const float* x = values_[static_cast<std::size_t>(k)].data() + row * in;
       const float* y = values_[static_cast<std::size_t>(k) + 1].data() + row * out;

@@ -398,16 +398,16 @@ static tessera_status run_rank(tessera_world* world, int argc, char** argv) {
   tessera_step_result result;
   TESSERA_MUST(tessera_world_rank(world, &rank));
   TESSERA_MUST(tessera_world_ranks(world, &ranks));
+  if (BATCH % ranks != 0) {
+    fprintf(stderr, "%d ranks do not divide a batch of %d\n", ranks, BATCH);
+    return TESSERA_USER;
+  }
   unsigned char* text = read_file(argv[1], &bytes);
   const int steps = number(argc, argv, 2, "STEPS", 1, 1000000, 20);
   float* values = initial_values();
   make_engine(&m, world, number(argc, argv, 3, "STAGE", 0, 3, 0));
   TESSERA_MUST(tessera_write_arrays(m.engine, values));
   free(values);
-  if (BATCH % ranks != 0) {
-    fprintf(stderr, "%d ranks do not divide a batch of %d\n", ranks, BATCH);
-    return TESSERA_USER;
-  }
   make_activations(&m, BATCH / ranks);
   for (int step = 1; step <= steps; ++step) {
     load_batch(&m, text, bytes, (int64_t)step * BATCH + rank * m.rows);

@@ -120,11 +120,11 @@ static void layer_backward(Spiral* spiral, int k, const float* w, float* dw, flo
 static tessera_status forward(tessera_engine* engine, Spiral* spiral) {
   for (int k = 0; k < LAYERS; ++k) {
     tessera_lease* lease;
-    tessera_view w, b;
+    float *w, *b;
     TRY(tessera_use_unit(engine, k, TESSERA_FORWARD, &lease)); /* its parameters are gathered */
-    TRY(tessera_lease_parameter(lease, 2 * k, &w));
-    TRY(tessera_lease_parameter(lease, 2 * k + 1, &b));
-    layer_forward(spiral, k, w.data, b.data);
+    TRY(tessera_lease_fp32(lease, 2 * k, &w));
+    TRY(tessera_lease_fp32(lease, 2 * k + 1, &b));
+    layer_forward(spiral, k, w, b);
     TRY(tessera_lease_end(lease)); /* and released */
   }
   return TESSERA_OK;
@@ -133,14 +133,12 @@ static tessera_status forward(tessera_engine* engine, Spiral* spiral) {
 static tessera_status backward(tessera_engine* engine, Spiral* spiral) {
   for (int k = LAYERS - 1; k >= 0; --k) {
     tessera_lease* lease;
-    tessera_view w, dw, db;
+    float *w, *dw, *db;
     TRY(tessera_use_unit(engine, k, TESSERA_BACKWARD, &lease));
-    TRY(tessera_lease_parameter(lease, 2 * k, &w));
-    TRY(tessera_lease_gradient(lease, 2 * k, &dw));
-    TRY(tessera_lease_gradient(lease, 2 * k + 1, &db));
-    if (dw.beta == 0) memset(dw.data, 0, (size_t)dw.numel * sizeof(float));
-    if (db.beta == 0) memset(db.data, 0, (size_t)db.numel * sizeof(float));
-    layer_backward(spiral, k, w.data, dw.data, db.data);
+    TRY(tessera_lease_fp32(lease, 2 * k, &w));
+    TRY(tessera_lease_gradient_fp32(lease, 2 * k, &dw)); /* zeros at first */
+    TRY(tessera_lease_gradient_fp32(lease, 2 * k + 1, &db));
+    layer_backward(spiral, k, w, dw, db);
     TRY(tessera_lease_end(lease)); /* reduced behind the next unit */
   }
   return TESSERA_OK;
@@ -279,8 +277,8 @@ static int whole_number(const char* name, const char* text, int least, int most)
   char* end;
   const long value = strtol(text, &end, 10);
   if (end == text || *end != '\0' || value < least || value > most) {
-    fprintf(stderr, "spiral_c: %s is '%s'; a whole number from %d to %d is needed\n%s", name, text, least, most,
-            kUsage);
+    fprintf(stderr, "spiral_c: %s is '%s'; a whole number from %d to %d is needed\n%s", name, text, least,
+            most, kUsage);
     exit(2);
   }
   return (int)value;

@@ -197,6 +197,7 @@ void train(const Communicator& world, Results& results, std::array<std::int64_t,
   options.mesh.tensor = kRanks;
   options.programs[0].activations.units = {graph()};
   options.optimizer.options = SgdOptions{};
+  options.overwrites_gradients = true;  // as `multiply` does
   Engine engine(world,
                 {{"layer",
                   {{.name = "up", .shape = {kChannels, kHidden}, .cut = {.dim = 1}},
@@ -217,7 +218,7 @@ void train(const Communicator& world, Results& results, std::array<std::int64_t,
   std::array<std::vector<float>, 2> gradients = Results().gradients;
   for (const ParameterId id : {kUp, kDown})
     engine.read_gradient(id, 0, gradients[id]);  // by all ranks, whole
-  engine.step({.learning_rate = 0.01});
+  if (!engine.step({.learning_rate = 0.01}).applied) throw Error("the step was skipped");
   received[world.rank()] = engine.bytes_received(Axis::tensor);
   if (world.rank() > 0) return;
   results.gradients = gradients;

@@ -60,21 +60,20 @@ void operator_a(Pass pass, std::int64_t first_row, UnitLease& lease, float* h, c
       }
     return;
   }
-  auto* gradient = static_cast<float*>(lease.gradient(kA).data);
+  const std::span<float> gradient = lease.gradient(kA).as<float>();
   for (std::int64_t j = 0; j < kHidden; ++j)
     for (std::int64_t k = 0; k < kInputs; ++k) {
       float sum = 0;
       for (std::int64_t row = 0; row < kRows; ++row)
         sum += h_gradient[row * kHidden + j] * input(first_row + row, k);
-      gradient[j * kInputs + k] = sum;
+      gradient[static_cast<std::size_t>(j * kInputs + k)] += sum;
     }
 }
 
 // y = B·h and the squared error, from which both gradients; returns the sum of errors.
 double operator_b(std::int64_t first_row, UnitLease& lease, const float* h, float* h_gradient) {
   const auto* b = static_cast<const float*>(lease.parameter(kB).data);
-  auto* gradient = static_cast<float*>(lease.gradient(kB).data);
-  for (std::int64_t j = 0; j < kHidden; ++j) gradient[j] = 0;
+  const std::span<float> gradient = lease.gradient(kB).as<float>();
   double loss = 0;
   for (std::int64_t row = 0; row < kRows; ++row) {
     float y = 0;
@@ -82,7 +81,7 @@ double operator_b(std::int64_t first_row, UnitLease& lease, const float* h, floa
     const float error = y - target(first_row + row);
     loss += 0.5 * error * error;
     for (std::int64_t j = 0; j < kHidden; ++j) {
-      gradient[j] += error * h[row * kHidden + j];
+      gradient[static_cast<std::size_t>(j)] += error * h[row * kHidden + j];
       h_gradient[row * kHidden + j] = error * b[j];
     }
   }

@@ -25,7 +25,7 @@ says() {
   [ ! -s out.txt ] || fail "$* prints all the same"
 }
 
-names=(custom_module spiral spiral_c tensor_parallel two_operators train_gpt larger_than_memory)
+names=(custom_module gpt_plain gpt_sharded spiral spiral_c tensor_parallel two_operators train_gpt larger_than_memory)
 if [ -x "$programs/embed_libtorch" ]; then names+=(embed_libtorch); fi
 for name in "${names[@]}"; do
   for help in --help -h; do
@@ -41,6 +41,17 @@ for name in spiral spiral_c; do
   says 2 "STEPS is '1e3'; a whole number from 1 to 1000000 is needed" $name 2 3 1e3
   says 2 "STEPS is '99999999999999999999'" $name 2 3 99999999999999999999
 done
+for name in gpt_plain gpt_sharded; do
+  run 2 $name
+  grep -q "^usage: $name FILE" err.txt || fail "$name without a file shows no usage"
+  run 2 $name text.txt 5x
+  grep -q "^STEPS is '5x'; a whole number from 1 to 1000000 is needed$" err.txt || fail "$name takes 5x steps"
+  run 2 $name none
+  grep -q "^none: cannot be read, or has fewer than 64 bytes$" err.txt || fail "$name reads a file that is not there"
+done
+run 2 gpt_plain text.txt 5 3
+run 2 gpt_sharded text.txt 5 4
+run 2 gpt_sharded text.txt 5 3 9
 run 2 spiral 1 0 5 more
 run 2 spiral_c 1 0 5 folder more
 says 2 "STEPS is '5x'" two_operators 5x

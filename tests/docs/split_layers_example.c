@@ -7,22 +7,22 @@
 
 /* c[i, j] = sum over l of a[i * a_row + l * a_column] * b[j * b_row + l * b_column]. */
 static void product(int m, int n, int k, const float* a, int a_row, int a_column, const float* b, int b_row,
-                    int b_column, float* c) {
+                    int b_column, int add, float* c) {
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < n; ++j) {
       float sum = 0;
       for (int l = 0; l < k; ++l) sum += a[i * a_row + l * a_column] * b[j * b_row + l * b_column];
-      c[i * n + j] = sum;
+      c[i * n + j] = add ? c[i * n + j] + sum : sum;
     }
 }
 void product_nt(int m, int n, int k, const float* a, const float* b, float* c) {
-  product(m, n, k, a, k, 1, b, k, 1, c);
+  product(m, n, k, a, k, 1, b, k, 1, 0, c);
 }
 void product_nn(int m, int n, int k, const float* a, const float* b, float* c) {
-  product(m, n, k, a, k, 1, b, 1, n, c);
+  product(m, n, k, a, k, 1, b, 1, n, 0, c);
 }
 void product_tn(int m, int n, int k, const float* a, const float* b, float* c) {
-  product(m, n, k, a, 1, m, b, 1, n, c);
+  product(m, n, k, a, 1, m, b, 1, n, 1, c);
 }
 
 float example_weight(int32_t parameter, int64_t index) {

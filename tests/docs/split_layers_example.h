@@ -10,7 +10,7 @@ extern "C" {
 
 enum { EXAMPLE_ROWS = 8, EXAMPLE_WIDTH = 12, EXAMPLE_HIDDEN = 32, EXAMPLE_STEPS = 5 };
 
-/* c[m, n] = a * b over k, row-major, with b, none or a transposed. */
+/* c[m, n] = a * b over k, row-major, with b, none or a transposed; the last adds to c. */
 void product_nt(int m, int n, int k, const float* a, const float* b, float* c);
 void product_nn(int m, int n, int k, const float* a, const float* b, float* c);
 void product_tn(int m, int n, int k, const float* a, const float* b, float* c);
@@ -28,7 +28,7 @@ typedef struct split_example {
   float dx[EXAMPLE_ROWS * EXAMPLE_WIDTH];
 } split_example;
 
-/* A tessera_rank_main; user is a split_example. Trains with the functions of docs/embedding_c.md. */
+/* A tessera_rank_main; user is a split_example. Trains with the functions of docs/embed-in-c.md. */
 tessera_status train_example(tessera_world* world, void* user);
 
 #ifdef __cplusplus

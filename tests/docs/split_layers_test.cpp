@@ -1,4 +1,4 @@
-// The examples of docs/embedding.md and docs/embedding_c.md that split an MLP over tensor ranks: both train
+// The examples of docs/embedding.md and docs/embed-in-c.md that split an MLP over tensor ranks: both train
 // as on one rank, and C as C++.
 #include <gtest/gtest.h>
 

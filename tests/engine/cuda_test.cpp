@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "tessera/arrays.h"
 #include "tessera/machine.h"
 #include "tests/engine/looking_reader.h"
 #include "tests/engine/matrix.h"
@@ -216,6 +217,39 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaMatrix,
                                             ::testing::Values(DType::fp32, DType::bf16),
                                             ::testing::Values(1, 2)),
                          cell_name);
+
+// A base is an address to count from: of the second part, the GPU's own memory begins one part behind it.
+TEST(CudaArrays, HaveBasesOnTheDevice) {
+  if (const std::string why = read_cuda_machine().unusable; !why.empty()) GTEST_SKIP() << why;
+  run_local(1, {}, [](Communicator world) {
+    constexpr std::size_t kPart = 100;
+    EngineOptions options;
+    options.device = DeviceType::cuda;
+    ArrayEngine model(world, {{.name = "a", .numel = 3 * kPart, .units = 3}}, options);
+    std::vector<float*> parameters(1), gradients(1);
+    model.bind(parameters, gradients);
+    std::vector<float> values(3 * kPart), found(kPart);
+    for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>(k);
+    model.write(values);
+    model.engine().begin(StepKind::train);
+    for (int unit = 0; unit < 3; ++unit) model.enter(unit, Pass::forward);
+    const auto bytes = static_cast<std::int64_t>(kPart * sizeof(float));
+    for (int unit = 2; unit >= 0; --unit) {
+      model.enter(unit, Pass::backward);
+      const std::size_t first = static_cast<std::size_t>(unit) * kPart;
+      model.engine().transfer(found.data(), parameters[0] + first, bytes);
+      EXPECT_EQ(found, std::vector<float>(values.begin() + unit * 100, values.begin() + (unit + 1) * 100));
+      model.engine().transfer(found.data(), gradients[0] + first, bytes);
+      EXPECT_EQ(found, std::vector<float>(kPart)) << "gradients begin at 0";
+      for (float& value : found) value = 1;
+      model.engine().transfer(gradients[0] + first, found.data(), bytes);
+    }
+    EXPECT_TRUE(model.step_mean(0.5, 1.0).applied);
+    std::vector<float> after(values.size());
+    model.read(after);
+    for (std::size_t k = 0; k < after.size(); ++k) ASSERT_LT(after[k], values[k] + (k == 0 ? 0.0f : -0.1f));
+  });
+}
 
 }  // namespace
 }  // namespace tessera::testing
