@@ -42,7 +42,9 @@ void launch(const LaunchOptions& options, const std::function<void(Communicator)
     throw UsageError(fmt::format("launch: threads is {}; it must be 1 or more", options.threads));
   switch (find_launcher()) {
     case Launcher::threads:
-      note(options, fmt::format("{} on threads of this process", ranks_text(options.threads)));
+      note(options, options.threads == 1
+                        ? "1 rank on a thread of this process"
+                        : fmt::format("{} on threads of this process", ranks_text(options.threads)));
       run_local(options.threads, {.deadline = options.deadline}, rank_main);
       return;
     case Launcher::mpi: {

@@ -348,7 +348,8 @@ TEST(CApiLoss, OfAnEvaluationGoesOnWithTheLast) {
   EXPECT_EQ(with_engines({.evaluation = 1}, body), TESSERA_OK);
   const auto first = [](tessera_engine* engine, int) { return tessera_continue_evaluation(engine, 1); };
   EXPECT_EQ(with_engines({.ranks = 1, .evaluation = 1}, first), TESSERA_USAGE);
-  EXPECT_TRUE(says("begin: terms.continues is true"));
+  EXPECT_TRUE(
+      says("tessera_begin: tessera_continue_evaluation is what an evaluation may have right behind another"));
 }
 
 // Three microbatches on two ranks: the second rank rests in the last round.
@@ -382,9 +383,9 @@ TEST(CApiMicrobatches, NeedNotDivideEvenly) {
   EXPECT_EQ(with_engines({.microbatches_per_step = 4, .blocks = 4}, none), TESSERA_OK)
       << tessera_last_error();
   EXPECT_EQ(with_engines({.microbatches_per_step = 6, .blocks = 4}, none), TESSERA_USAGE);
-  EXPECT_TRUE(says("microbatches of a step is 6 and strategy.blocks 4"));
+  EXPECT_TRUE(says("microbatches of a step is 6 and options.blocks 4"));
   EXPECT_EQ(with_engines({.blocks = 3}, none), TESSERA_USAGE);
-  EXPECT_TRUE(says("strategy.blocks is 3; it must be a power of two"));
+  EXPECT_TRUE(says("options.blocks is 3; it must be a power of two"));
 }
 
 TEST(CApiUpdates, WhatWaitsForTheNextStepCanBeFinished) {
@@ -549,7 +550,7 @@ TEST(CApiErrors, AnEngineDestroyedWithAnOpenLeaseFailsTheOthers) {
       });
   EXPECT_EQ(rank0, TESSERA_COMMUNICATION);
   EXPECT_EQ(all, TESSERA_COMMUNICATION);
-  EXPECT_TRUE(says("destroyed before end()"));
+  EXPECT_TRUE(says("destroyed before tessera_lease_end()"));
 }
 
 // Callbacks in C++ may throw; a caller in C must not see it.
