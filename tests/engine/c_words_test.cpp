@@ -1,11 +1,13 @@
 // Messages to users of C: what they call options and verbs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <set>
+#include <string_view>
 
 #include "src/engine/c_words.h"
 
@@ -34,25 +36,44 @@ TEST(CWords, OtherWordsStay) {
   EXPECT_EQ(in_words_of_c(once), once);
 }
 
-// What string literals of the floors below the C API name in the words of C++.
+bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.'; }
+
+// Words of a message that name an option, "strategy.update", or a verb, "begin()".
+void add_words(const std::string& message, std::set<std::string>& words) {
+  constexpr std::string_view kOptions[] = {"strategy.", "mesh.",    "clip.",     "loss_scaling.",
+                                           "waits.",    "offload.", "pipeline.", "terms."};
+  constexpr std::string_view kVerbs[] = {"begin",          "step",  "abandon", "initialize",
+                                         "finish_updates", "write", "leave"};
+  for (std::size_t at = 0; at < message.size();) {
+    std::size_t end = at;
+    while (end < message.size() && in_word(message[end])) ++end;
+    std::string word = message.substr(at, end - at);
+    while (word.ends_with('.')) word.pop_back();
+    const auto begins = [&](std::string_view option) {
+      return word.starts_with(option) && word.size() > option.size();
+    };
+    if (!word.ends_with(".h") && std::ranges::any_of(kOptions, begins)) words.insert(word);
+    if (message.compare(end, 2, "()") == 0 && std::ranges::find(kVerbs, word) != std::end(kVerbs))
+      words.insert(word + "()");
+    at = std::max(end, at + 1);
+  }
+}
+
+// What string literals of the floors below the C API name in the words of C++. Names of figures are among
+// them, which the C API has in part.
 std::set<std::string> words_of_messages() {
-  static const std::regex literal(R"re("((?:[^"\\\n]|\\.)*)")re");
-  static const std::regex word(
-      R"re(\b(strategy|mesh|clip|loss_scaling|waits|offload|pipeline|terms)\.[a-z_]+(?!\w*\.h)|\b(begin|step|abandon|initialize|finish_updates|write|leave)\(\))re");
   std::set<std::string> words;
   for (const char* root : {"engine", "build", "layout", "program"})
     for (const fs::directory_entry& file : fs::directory_iterator(fs::path(TESSERA_SOURCES) / "src" / root)) {
-      if (file.path().extension() != ".cpp") continue;
-      // Names of figures, for which the C API has the same names or a part of them.
-      const std::string name = file.path().filename();
-      if (name == "c_words.cpp") continue;
+      if (file.path().extension() != ".cpp" || file.path().filename() == "c_words.cpp") continue;
       std::ifstream in(file.path());
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
-      for (std::sregex_iterator at(text.begin(), text.end(), literal), end; at != end; ++at) {
-        const std::string inside = (*at)[1];
-        for (std::sregex_iterator of(inside.begin(), inside.end(), word); of != end; ++of)
-          words.insert((*of)[0]);
-      }
+      for (std::string line; std::getline(in, line);)
+        for (std::size_t at = line.find('"'); at != std::string::npos; at = line.find('"', at + 1)) {
+          const std::size_t begin = at + 1;
+          at = line.find('"', begin);
+          if (at == std::string::npos) break;
+          add_words(line.substr(begin, at - begin), words);
+        }
     }
   return words;
 }
