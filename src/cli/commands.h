@@ -42,6 +42,12 @@ struct CompareArguments {
   RunArguments a, b;
 };
 
+// The runs of `report`, each named as read_runs() takes it, and the page.
+struct ReportArguments {
+  std::vector<std::string> runs;
+  std::string html, title;  // without a title, the runs' names
+};
+
 class ResultFile;  // src/cli/report.h
 
 int train_command(const RunArguments& arguments, ResultFile& result);
@@ -50,6 +56,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
 // Whether two runs have the same bits: 0, or kDiffer.
 inline constexpr int kDiffer = 3;
 int compare_command(const CompareArguments& arguments, ResultFile& result);
+int report_command(const ReportArguments& arguments);
 int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);

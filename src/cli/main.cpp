@@ -201,6 +201,7 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   CompareArguments compare;
+  ReportArguments report;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
   int status = 0;
@@ -298,6 +299,24 @@ void add_compare(CLI::App& app, CommandLine& line) {
   });
 }
 
+void add_report(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("report", "Write a page of what runs wrote: curves, memory, settings");
+  ReportArguments& report = line.report;
+  command
+      ->add_option(
+          "run", report.runs,
+          "a run's metrics (run.metrics) or result (--json), or a folder that has them as metrics.jsonl "
+          "and result.json; several are laid over each other")
+      ->required();
+  add_output(*command, "--html", report.html, "write the page to this file")->required();
+  command->add_option("--title", report.title, "the page's title; by default the runs' names");
+  command->callback([&line] {
+    leave_to_first_process(line);
+    if (line.speaks) line.status = report_command(line.report);
+  });
+}
+
 void add_info(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("info", "Show what this build and machine have");
   add_json(*command, line.json);
@@ -348,7 +367,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
   for (const auto& add :
-       {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
+       {add_train, add_plan, add_simulate, add_compare, add_report, add_info, add_checkpoint, add_config})
     add(app, line);
   try {
     app.parse(argc, argv);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,12 @@ struct Measured {
 
 bool on_gpus(const Setup& setup) { return setup.options.engine.device == DeviceType::cuda; }
 
+// The whole path of a file, for who reads it from another folder; empty if there is none.
+std::string place_of(const std::string& path) {
+  if (path.empty() || is_standard_output(path)) return "";
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
 nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSummary& summary,
                        const Measured& measured) {
   nlohmann::json result = {{"steps", summary.step},
@@ -138,7 +145,9 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"direct_exchange", summary.exchange.direct},
                            {"disk", summary.disk},
                            {"numerics", numerics_json(summary.numerics)},
-                           {"sample", summary.sample}};
+                           {"sample", summary.sample},
+                           {"configuration", to_toml(setup.config)},
+                           {"metrics", place_of(setup.config.run.metrics)}};
   if (summary.step == summary.first_step) result["first_loss"] = result["loss"] = nullptr;  // of no step
   if (summary.validation_loss) {
     result["validation_loss"] = *summary.validation_loss;
