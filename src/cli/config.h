@@ -126,7 +126,7 @@ struct RunConfig {
   bool pin = true;
   std::int64_t device_memory = 0, host_memory = 0;
   double deadline = 60.0;
-  std::string metrics, trace;
+  std::string metrics, tensorboard, trace;
   std::int64_t trace_steps = 2;
   std::string sample_prompt = "The ";
   std::int64_t sample_tokens = 0;

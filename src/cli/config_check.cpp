@@ -346,6 +346,7 @@ void check_run(const Config& config) {
   for (const auto& [key, path] : {std::pair("run.checkpoint", run.checkpoint),
                                   {"run.export", run.export_path},
                                   {"run.metrics", run.metrics},
+                                  {"run.tensorboard", run.tensorboard},
                                   {"run.trace", run.trace}})
     require(path.empty() || why_no_output(path).empty(), fmt::format("{}: {}", key, why_no_output(path)));
   check_export("run.export", run.export_path, run.export_file_bytes);

@@ -523,6 +523,10 @@ void add_run(Keys& keys, RunConfig& c) {
            "A file for one line of JSON per step and evaluation (docs/tool.md). A run from "
            "step 0 begins it anew. Of one run at a time: another is refused while it writes there. Empty: "
            "none."));
+  keys.push_back(text(
+      "run.tensorboard", &c.tensorboard,
+      "A folder for TensorBoard's event files: the metrics by step. A run that continues adds a file, and "
+      "steps that it does again count once. Empty: none."));
   keys.push_back(text("run.trace", &c.trace,
                       "A file for the timeline of rank 0 (Chrome trace; Perfetto opens it). Empty: none."));
   keys.push_back(integer("run.trace_steps", &c.trace_steps, 1,

@@ -43,7 +43,7 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   check_outside({named}, checkpoint);
   check_export_place("the output", output, setup.config.model.weights);
   Config reads = setup.config;  // of what its run writes, nothing is written here
-  reads.run.metrics = reads.run.trace = reads.run.export_path = "";
+  reads.run.metrics = reads.run.tensorboard = reads.run.trace = reads.run.export_path = "";
   check_apart(reads, arguments.config, {named});
   const std::chrono::milliseconds deadline = setup.options.engine.waits.deadline;
   const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };

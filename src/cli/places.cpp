@@ -121,6 +121,7 @@ void check_export_place(const char* key, const std::string& to, const std::strin
 
 void check_places(const RunConfig& run) {
   if (!run.checkpoint.empty()) check_can_write("run.checkpoint", run.checkpoint);
+  if (!run.tensorboard.empty()) check_can_write("run.tensorboard", run.tensorboard);
   if (run.export_path.empty()) return;
   check_can_write("run.export", is_one_file(run.export_path) ? folder_of(run.export_path) : run.export_path);
 }

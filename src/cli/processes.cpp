@@ -53,7 +53,7 @@ Config shared_part(Config config) {
   for (std::string* path : {&config.data.train, &config.data.validation, &config.model.weights,
                             &config.offload.directory, &run.checkpoint, &run.export_path})
     if (!path->empty()) *path = "given";
-  run.metrics = run.trace = "";
+  run.metrics = run.tensorboard = run.trace = "";
   run.trace_steps = none.trace_steps;
   run.peak_tflops = none.peak_tflops;
   run.pin = none.pin;

@@ -4,6 +4,9 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "src/cli/output.h"
 #include "tessera/error.h"
@@ -15,6 +18,28 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kSmooth = 0.9;  // of the tokens a second that are shown
+
+// What TensorBoard shows of a line of metrics, and under which name.
+constexpr std::pair<const char*, std::string_view> kTags[] = {
+    {"loss", "loss/train"},
+    {"validation_loss", "loss/validation"},
+    {"learning_rate", "optimizer/learning_rate"},
+    {"gradient_norm", "optimizer/gradient_norm"},
+    {"loss_scale", "optimizer/loss_scale"},
+    {"tokens_per_second", "speed/tokens_per_second"},
+    {"model_flops_utilisation", "speed/model_flops_utilisation"},
+    {"hidden", "speed/hidden"},
+    {"busy_least", "balance/busy_least"},
+    {"busy_most", "balance/busy_most"}};
+
+void write_events(EventFile& events, const nlohmann::json& line) {
+  if (!events) return;
+  std::vector<Scalar> scalars;
+  for (const auto& [field, tag] : kTags)
+    if (const auto found = line.find(field); found != line.end())
+      scalars.push_back({tag, found->get<double>()});
+  if (!scalars.empty()) events.write(line.at("step").get<std::int64_t>(), scalars);
+}
 
 }  // namespace
 
@@ -30,6 +55,7 @@ RunLog::RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::i
   // What comes again, also of a run that ended before it saved.
   const RunConfig& run = setup.config.run;
   metrics_.rewind(first_step, run.evaluate_every > 0 && run.steps > 0 && first_step >= run.steps);
+  if (!run.tensorboard.empty()) events_ = EventFile("run.tensorboard", run.tensorboard, first_step + 1);
 }
 
 double RunLog::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -87,6 +113,13 @@ void RunLog::step(const LoggedStep& step) {
     line["issued"] = step.timing->issue_us / step.timing->total_us;
     if (step.timing->communication_us > 0.0) line["hidden"] = step.timing->hidden();
   }
+  if (step.balance) {
+    line["busy_least"] = step.balance->least_seconds;
+    line["busy_least_rank"] = step.balance->fastest;
+    line["busy_most"] = step.balance->most_seconds;
+    line["busy_most_rank"] = step.balance->slowest;
+    watch(*step.balance);
+  }
   write(line);
 }
 
@@ -101,9 +134,19 @@ void RunLog::evaluated(std::int64_t step, const StepResult& result) {
 
 void RunLog::left_out(std::int64_t step) { write({{"step", step}, {"validation_left_out", true}}); }
 
+// Ranks of a pipeline have different parts to compute, so there nothing is told.
+void RunLog::watch(const Balance& balance) {
+  if (setup_.options.engine.mesh.pipeline > 1) return;
+  if (const std::optional<int> rank = lag_.lagging(balance))
+    note(
+        fmt::format("rank {} lags: it computes {:.2f} s a step where rank {} computes {:.2f} s, and all wait",
+                    *rank, balance.most_seconds, balance.fastest, balance.least_seconds));
+}
+
 void RunLog::write(const nlohmann::json& line) {
   try {
     metrics_.write(line);
+    write_events(events_, line);
   } catch (const EnvironmentError&) {
     unwritten_ = std::current_exception();
   }

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "src/cli/balance.h"
+#include "src/cli/event_file.h"
 #include "src/cli/metrics.h"
 #include "src/cli/progress.h"
 #include "src/cli/rank_place.h"
@@ -52,6 +54,7 @@ struct LoggedStep {
   StepResult result = {};
   double seconds = 0.0;
   std::optional<StepTiming> timing = {};  // none if it was not measured
+  std::optional<Balance> balance = {};    // nor this, or of one rank
 };
 
 class RunLog {
@@ -73,17 +76,20 @@ class RunLog {
   void finish();
   double elapsed() const;  // seconds, since this was made
 
-  // Why the metrics could not be written; null if they were. This ends the run, after it has saved its
-  // training.
+  // Why the metrics or events could not be written; null if they were. This ends the run, after it has saved
+  // its training.
   const std::exception_ptr& unwritten() const { return unwritten_; }
 
  private:
   void sum_up(const LoggedStep& step);
   void show(const LoggedStep& step, double rate);
+  void watch(const Balance& balance);
   void write(const nlohmann::json& line);
 
   const Setup& setup_;
   Metrics& metrics_;
+  EventFile events_;
+  LagWatch lag_;
   RunSummary& summary_;
   Progress progress_;
   std::chrono::steady_clock::time_point start_;

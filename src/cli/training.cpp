@@ -217,8 +217,8 @@ class RankTraining {
   void train_step() {
     const bool traced =
         first_ && files_.trace && run_steps_ >= trace_from_ && run_steps_ < trace_from_ + run_.trace_steps;
-    const bool measured = first_ && (traced || run_steps_ % kMeasureEach == kTraceFrom);
-    trainer_.engine().set_tracing(measured);
+    const bool measured = run_steps_ % kMeasureEach == kTraceFrom;  // on all ranks
+    trainer_.engine().set_tracing(measured || traced);
     const Clock::time_point begin = Clock::now();
     prefetch_step(step_ + 1);
     const StepResult result =
@@ -240,10 +240,16 @@ class RankTraining {
     ++run_steps_;
     tokens_ += setup_.tokens_per_step();
     if (run_steps_ == 1 || run_steps_ % kMeasureEach == kTraceFrom) gpu_memory_.after_step(run_steps_);
+    std::optional<Balance> balance;
+    if (measured && setup_.world() > 1) balance = balance_of(control_, trainer_.engine().timing());
     if (!first_) return;
     if (traced) keep_trace(begin);
-    LoggedStep logged{.number = step_, .tokens = tokens_, .result = result, .seconds = last_step_seconds_};
-    if (measured) logged.timing = trainer_.engine().timing();
+    LoggedStep logged{.number = step_,
+                      .tokens = tokens_,
+                      .result = result,
+                      .seconds = last_step_seconds_,
+                      .balance = balance};
+    if (measured || traced) logged.timing = trainer_.engine().timing();
     log_->step(logged);
   }
 

@@ -102,6 +102,20 @@ TEST_F(ToolReport, TakesARunThatStillWritesOrFailed) {
   EXPECT_EQ(data()["runs"][0]["steps"]["loss"], json({2.5}));
 }
 
+TEST_F(ToolReport, HasTheBalanceOfRanksAndEventsBesideTheMetrics) {
+  const std::string events = folder_.file("events");
+  const std::string folder = trained("first", {"run.tensorboard=" + events});
+  const json line = read_lines(folder + "/metrics.jsonl").at(3);  // step 3, behind the evaluation of step 2
+  ASSERT_EQ(line["step"], 3);
+  EXPECT_GT(line["busy_least"].get<double>(), 0.0);
+  EXPECT_LE(line["busy_least"].get<double>(), line["busy_most"].get<double>());
+  EXPECT_NE(line["busy_least_rank"], line["busy_most_rank"]);
+  const std::filesystem::directory_iterator files(events);
+  EXPECT_GT(files->file_size(), 1000u);
+  entries_ = folder_.entries();
+  expect_refused(train({"run.tensorboard=" + folder + "/metrics.jsonl/below"}), {"run.tensorboard"});
+}
+
 TEST_F(ToolReport, RefusesWhatIsNoRun) {
   const std::string text = file("notes.txt", "some notes\n"), empty = file("empty.jsonl", "");
   const std::string broken =
