@@ -13,9 +13,11 @@ done
 
 command -v clang-tidy >/dev/null || { echo "tidy: clang-tidy is missing; apt-get install clang-tidy" >&2; exit 1; }
 build_folder=${TESSERA_TIDY_BUILD:-build/tidy}
-if [ ! -f "$build_folder/compile_commands.json" ]; then
-  [ "$build_folder" = build/tidy ] || { echo "tidy: no compile_commands.json in $build_folder" >&2; exit 1; }
+if [ "$build_folder" = build/tidy ]; then  # also where it is there: sources may have been added
   configure release -B build/tidy -DTESSERA_PRECOMPILE=OFF  # clang cannot read what GCC precompiled
+elif [ ! -f "$build_folder/compile_commands.json" ]; then
+  echo "tidy: no compile_commands.json in $build_folder" >&2
+  exit 1
 fi
 
 [ $# -gt 0 ] || paths=(src kernels optim)
