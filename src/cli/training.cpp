@@ -8,6 +8,7 @@
 #include <new>
 #include <system_error>
 
+#include "src/cli/kept_files.h"
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
 #include "src/cli/resume.h"
@@ -87,7 +88,7 @@ class RankTraining {
         if (!run_.checkpoint_async) finish_save();
       }
     }
-    if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
+    if (evaluates(setup_.config) && step_ != evaluated_step_ && !interrupted_) evaluate();
     if (!run_.checkpoint.empty() && step_ != saved_step_) begin_save();
     finish_save();
     if (unwritten()) std::rethrow_exception(log_->unwritten());
@@ -115,6 +116,7 @@ class RankTraining {
       const double expected_end = log_->elapsed() + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
+      if (only_evaluates(setup_.config)) decision = done;
     }
     const Word mine{decision, saving_ && !saving_.written() ? 1 : 0};
     IdVector<Word> all(setup_.world());
@@ -173,9 +175,13 @@ class RankTraining {
       return;
     }
     const std::string& weights = setup_.config.model.weights;
+    if (weights.empty() && only_evaluates(setup_.config) && first_)
+      fmt::print("weights   as drawn by run.seed: there is neither model.weights nor a checkpoint\n");
     if (weights.empty()) return;
     try {
-      import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
+      import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
+                         {.allow_nonfinite = setup_.config.model.allow_nonfinite_weights,
+                          .name_of_allow_nonfinite = "model.allow_nonfinite_weights"});
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("model.weights: {}", error.what()));
     } catch (const EnvironmentError& error) {
@@ -184,11 +190,12 @@ class RankTraining {
       throw CommunicationError(fmt::format("model.weights: {}", error.what()), error.culprit());
     }
     if (first_) fmt::print("weights   from {}\n", weights);
+    if (first_ && !run_.checkpoint.empty()) keep_files(run_.checkpoint, files_.handed_on);
   }
 
   void export_weights() {
     export_safetensors(run_.export_path, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
-                       export_options(setup_));
+                       export_options(setup_, files_.handed_on));
     if (!first_) return;
     summary_.exported = run_.export_path;
     log_->note(fmt::format("step {}  exported {}", step_, summary_.exported));
