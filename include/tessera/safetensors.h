@@ -31,9 +31,16 @@ struct WeightMap {
     std::string of;
   };
 
-  std::vector<StoredTensor> tensors;  // cover each element of each parameter once; written in this order
+  // The elements of a parameter from `begin` on are in no file: they are 0.
+  struct Padding {
+    std::string parameter;
+    std::int64_t begin = 0;
+  };
+
+  std::vector<StoredTensor> tensors;  // with `padding`, each element of each parameter once; in file order
   std::string prefix = {};            // prefix of tensor names that some files leave out
   std::vector<Copy> copies = {};
+  std::vector<Padding> padding = {};
   std::vector<std::string> ignored = {};  // suffixes of names of tensors that are not weights
 };
 

@@ -122,6 +122,7 @@ class Filler {
 
   // [begin, begin + values) of the parameter.
   void fill(ParameterId parameter, std::int64_t begin, std::span<float> values) {
+    std::ranges::fill(values, 0.0F);  // what is in no tensor is padding
     for (const Source& source : sources_[parameter]) {
       const std::int64_t first = std::max(begin, source.tensor->begin);
       const std::int64_t last =

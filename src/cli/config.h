@@ -29,6 +29,7 @@ struct ModelConfig {
   double rope_low_freq_factor = 0.0, rope_high_freq_factor = 0.0;
   std::int64_t rope_original_context = 0;
   double dropout = 0.0, attention_dropout = 0.0;
+  std::int64_t pad_vocabulary_to = 1;
   std::int64_t logits_memory = 0;
   std::string tied = "preset";
   std::string weights = {};

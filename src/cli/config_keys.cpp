@@ -120,6 +120,12 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(integer("model.vocabulary", &c.vocabulary, 0,
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
   keys.push_back(
+      integer("model.pad_vocabulary_to", &c.pad_vocabulary_to, 1,
+              "The embedding and the head have rows for a multiple of so many tokens. Rows behind the "
+              "vocabulary are 0, stay 0 and have no logits. Weights that are imported and exported do "
+              "not have them. 1: no such rows.",
+              kMostBlocks));
+  keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
   keys.push_back(integer(
       "model.layers", &c.layers, 0,

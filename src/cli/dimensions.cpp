@@ -17,6 +17,7 @@ template <class FamilyConfig>
 FamilyConfig common_dimensions(const ModelConfig& config) {
   FamilyConfig dimensions = FamilyConfig::preset(config.preset);
   change(config.vocabulary, dimensions.vocabulary);
+  dimensions.pad_vocabulary_to = config.pad_vocabulary_to;
   change(config.context, dimensions.context);
   change(config.layers, dimensions.layers);
   change(config.heads, dimensions.heads);

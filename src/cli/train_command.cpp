@@ -318,16 +318,18 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
-  if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
+  told_with_origins(config, [&] {
+    if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
+    if (setup.options.generation)  // refused now, not later
+      prompt_tokens(setup.config.run.sample_prompt, *setup.data, setup.model->vocabulary);
+  });
   const Data& data = *setup.data;
-  if (setup.options.generation)
-    prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
   Communicator world = world_of_processes(setup);
   check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
   check_disk_directory(setup.options.engine, world);
-  if (!world) check_budgets(setup);
+  if (!world) told_with_origins(config, [&] { check_budgets(setup); });
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   if (first)

@@ -14,6 +14,7 @@
 #include "src/cli/resume.h"
 #include "src/cli/run_numerics.h"
 #include "src/cli/signals.h"
+#include "src/cli/starting_weights.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 #include "tessera/machine.h"
@@ -178,17 +179,7 @@ class RankTraining {
     if (weights.empty() && only_evaluates(setup_.config) && first_)
       fmt::print("weights   as drawn by run.seed: there is neither model.weights nor a checkpoint\n");
     if (weights.empty()) return;
-    try {
-      import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
-                         {.allow_nonfinite = setup_.config.model.allow_nonfinite_weights,
-                          .name_of_allow_nonfinite = "model.allow_nonfinite_weights"});
-    } catch (const UsageError& error) {
-      throw UsageError(fmt::format("model.weights: {}", error.what()));
-    } catch (const EnvironmentError& error) {
-      throw EnvironmentError(fmt::format("model.weights: {}", error.what()));
-    } catch (const CommunicationError& error) {
-      throw CommunicationError(fmt::format("model.weights: {}", error.what()), error.culprit());
-    }
+    import_weights(setup_, disk_, trainer_.engine());
     if (first_) fmt::print("weights   from {}\n", weights);
     if (first_ && !run_.checkpoint.empty()) keep_files(run_.checkpoint, files_.handed_on);
   }

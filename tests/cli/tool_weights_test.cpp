@@ -258,5 +258,61 @@ TEST_F(ToolWeights, NoStepsIsAnEvaluation) {
   EXPECT_THAT(train(only).out, HasSubstr("weights   as drawn by run.seed"));
 }
 
+// Rows behind the vocabulary are in no file, and change no bit of what is trained.
+TEST_F(ToolWeights, AVocabularyIsPaddedAndCutAgain) {
+  Arguments untied = kLlama;
+  untied.back() = "model.tied=false";
+  for (const auto& [model, tables] : {std::pair(kGpt2, 1), {kLlama, 1}, {untied, 2}}) {
+    const std::string folder = folder_of(with(model, {"model.vocabulary=301"}));
+    const auto trained = [&](int multiple) {
+      const std::string metrics = folder_.file("metrics"), out = folder_.file("out");
+      const Result result =
+          start_from(folder,
+                     {"model.pad_vocabulary_to=" + std::to_string(multiple), "optimizer.clip=0",
+                      "run.steps=4", "run.evaluate_every=2", "run.metrics=" + metrics, "run.export=" + out},
+                     {"--json", folder_.file("json")});
+      EXPECT_EQ(result.status, 0) << result.err;
+      std::vector<std::string> all = losses(metrics);
+      all.push_back(read(out + "/model.safetensors"));
+      all.push_back(read(out + "/config.json"));
+      return std::pair(all, json::parse(read(folder_.file("json"))).at("parameter_numel").get<int>());
+    };
+    const auto [plain, numel] = trained(1);
+    for (const auto& [multiple, rows] : {std::pair(64, 19), {512, 211}}) {
+      const auto [padded, padded_numel] = trained(multiple);
+      EXPECT_TRUE(padded == plain) << multiple;
+      EXPECT_EQ(padded_numel, numel + tables * rows * 32);
+    }
+  }
+}
+
+// On meshes, padding joins that of the cut over tensor ranks, one of which has no token here.
+TEST_F(ToolWeights, APaddedVocabularyIsCutOverRanks) {
+  const std::string folder = folder_of(with(kLlama, {"model.vocabulary=301"}));
+  const auto losses_of = [&](const Arguments& settings) {
+    const std::string metrics = folder_.file("metrics");
+    const Result result = start_from(
+        folder,
+        with(settings, {"precision.parameters=fp32", "optimizer.clip=0", "run.steps=3",
+                        "run.microbatches_per_step=2", "run.metrics=" + metrics, "run.evaluate_every=3",
+                        "run.evaluation_microbatches=0", "run.sample_tokens=3"}));
+    EXPECT_EQ(result.status, 0) << result.err;
+    std::vector<double> all;
+    for (const json& line : read_lines(metrics))
+      all.push_back(line.contains("loss") ? line.at("loss") : line.at("validation_loss"));
+    return all;
+  };
+  const std::vector<double> plain = losses_of({});
+  for (const Arguments& mesh :
+       {Arguments{"model.pad_vocabulary_to=64", "mesh.shard=2"},
+        Arguments{"model.pad_vocabulary_to=64", "mesh.tensor=2"},
+        Arguments{"model.pad_vocabulary_to=1024", "mesh.tensor=2", "strategy.sequence_parallel=false"},
+        Arguments{"model.pad_vocabulary_to=1024", "numerics.tensor_blocks=2"}}) {
+    const std::vector<double> padded = losses_of(mesh);
+    ASSERT_EQ(padded.size(), plain.size()) << mesh.front();
+    for (std::size_t k = 0; k < plain.size(); ++k) EXPECT_NEAR(padded[k], plain[k], 1e-5) << mesh.front();
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
