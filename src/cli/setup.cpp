@@ -286,9 +286,11 @@ void check_same_model(const Config& stored, const Setup& setup, const std::strin
   std::vector<std::string> changes;
   for (const std::string& change : differences(stored, setup.config))
     if (change.starts_with("model.")) changes.push_back(change);
-  throw UsageError(fmt::format(
-      "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
-      checkpoint, fmt::join(changes, ", ")));
+  throw UsageError(with_origins(
+      fmt::format(
+          "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
+          checkpoint, fmt::join(changes, ", ")),
+      setup.config));
 }
 
 void check_same_data(const Config& stored, const std::string& stored_identity, const Setup& setup,
