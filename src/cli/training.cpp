@@ -176,12 +176,15 @@ class RankTraining {
       return;
     }
     const std::string& weights = setup_.config.model.weights;
-    if (weights.empty() && only_evaluates(setup_.config) && first_)
+    if (!weights.empty()) import_weights(setup_, disk_, trainer_.engine());
+    if (!first_) return;
+    if (!weights.empty())
+      fmt::print("weights   from {}\n", weights);
+    else if (only_evaluates(setup_.config))
       fmt::print("weights   as drawn by run.seed: there is neither model.weights nor a checkpoint\n");
-    if (weights.empty()) return;
-    import_weights(setup_, disk_, trainer_.engine());
-    if (first_) fmt::print("weights   from {}\n", weights);
-    if (first_ && !run_.checkpoint.empty()) keep_files(run_.checkpoint, files_.handed_on);
+    // Also where there are none, in place of those of an earlier start.
+    if (!run_.checkpoint.empty() && !only_evaluates(setup_.config))
+      keep_files(run_.checkpoint, files_.handed_on);
   }
 
   void export_weights() {

@@ -166,6 +166,13 @@ TEST_F(ToolWeights, WithoutConfigJsonTheUserSaysWhatNoTensorTells) {
   expect_refused(start_from(folder, all),
                  {"model.weights: there is no config.json beside '" + folder +
                   "', and no tensor tells model.heads, model.rope_theta; write them"});
+  // Shapes that the preset gave are told.
+  const std::string gpt2 = folder_of(kGpt2);
+  std::filesystem::remove(gpt2 + "/config.json");
+  expect_refused(start_from(gpt2, {"model.heads=4", "model.layers=2", "model.channels=32"}),
+                 {"transformer.wpe.weight",
+                  "the model needs [256, 32] (from preset gpt2-tiny: "
+                  "model.vocabulary, model.context)"});
   all.push_back("model.preset=llama-tiny");  // whose 6 heads do not divide the channels
   expect_refused(start_from(folder, all), {"model.channels is 32", "(from preset llama-tiny: model.heads)"});
 }
@@ -225,6 +232,12 @@ TEST_F(ToolWeights, TheTokenizerGoesThroughARun) {
       start_from(folder, with(saving, {"run.resume=true", "run.steps=3", "run.export=" + out}));
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   expect_whole();
+  // Another run that starts there has none.
+  for (const char* step : {"/step-00000002", "/step-00000003", "/latest"})
+    std::filesystem::remove_all(saved + step);
+  ASSERT_EQ(train(with(kLlama, {"run.checkpoint=" + saved, "run.export=" + out})).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(saved + "/hugging_face"));
+  EXPECT_FALSE(std::filesystem::exists(out + "/tokenizer.json"));
 }
 
 TEST_F(ToolWeights, NoStepsIsAnEvaluation) {
