@@ -7,7 +7,8 @@ Makes randomly initialised models (GPT-2; Llama with grouped queries, its head o
 loss and gradients in fp32, and has the build's transformers_golden compare each tensor: |a - b| <= 1e-5 * max|b|, on 1
 and 2 ranks, at stages 0 and 3. Then `tessera train` starts from the model that transformers saved, on 2 ranks at stage
 3; its loss must be the same, and the weights it exports at a learning rate of (nearly) 0 those that were saved, bit
-for bit.
+for bit. 20 steps from there have the losses of torch's AdamW, |a - b| <= 1e-6 * b. The model is what the saved
+config.json says: no key of [model] is given.
 
     python3 benchmarks/peers/transformers_parity.py --golden tests/trainer/golden
 
@@ -34,6 +35,8 @@ SMALL = {"vocabulary": 40, "context": 12, "layers": 2, "heads": 3, "channels": 1
 SMALL_LLAMA = {"kv_heads": 1, "hidden": 20}
 LARGE = {"vocabulary": 256, "context": 128, "layers": 3, "heads": 4, "channels": 64}
 LARGE_LLAMA = {"kv_heads": 2, "hidden": 160}
+STEPS = 20
+MOST_FURTHER = 1e-6  # of the losses of these steps, relative
 
 
 def configs(dims, llama):
@@ -87,22 +90,44 @@ def write_golden(folder):
         save(folder / f"{name}.safetensors", config, tensors)
 
 
-def train(tool, config, folder, tokens):
-    """The loss of one step of `tessera train` from folder/saved, and the weights it exports."""
-    settings = {f"model.{key}": str(value).lower() for key, value in config.items()}
-    settings |= {"model.preset": f"{config['family']}-tiny", "model.weights": folder / "saved",
-                 "precision.parameters": "fp32", "data.train": folder / "text", "data.validation_fraction": 0.0,
-                 "mesh.shard": 2, "strategy.stage": 3, "schedule.kind": "constant", "schedule.learning_rate": 1e-30,
-                 "optimizer.weight_decay": 0.0, "run.steps": 1, "run.sequences": 1, "run.length": len(tokens) - 1,
-                 "run.metrics": folder / "metrics", "run.export": folder / "out.safetensors"}
+def train(tool, folder, tokens, more):
+    """The losses of `tessera train` from folder/saved, whose config.json gives the model, and the weights it exports."""
+    settings = {"model.weights": folder / "saved", "precision.parameters": "fp32", "data.train": folder / "text",
+                "data.validation_fraction": 0.0, "mesh.shard": 2, "strategy.stage": 3, "schedule.kind": "constant",
+                "optimizer.clip": 0.0, "run.sequences": 1, "run.length": len(tokens) - 1,
+                "run.metrics": folder / "metrics", "run.export": folder / "out.safetensors"} | more
     (folder / "run.toml").touch()
     (folder / "text").write_bytes(bytes(tokens.tolist()))  # one sequence long, so both ranks train on it
     command = [tool, "train", folder / "run.toml"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    loss = json.loads((folder / "metrics").read_text().splitlines()[0])["loss"]
-    return loss, safetensors.torch.load_file(folder / "out.safetensors")
+    losses = [json.loads(line)["loss"] for line in (folder / "metrics").read_text().splitlines()]
+    return losses, safetensors.torch.load_file(folder / "out.safetensors")
+
+
+def loss_of(model, row):
+    return torch.nn.functional.cross_entropy(model(row[None, :-1]).logits[0], row[1:])
+
+
+def train_torch(model, row, steps):
+    """The losses of torch's AdamW with the tool's defaults."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+                                  lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, row)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def worst_difference(ours, theirs):
+    return max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
 
 
 def compare(build, name, config):
@@ -115,14 +140,20 @@ def compare(build, name, config):
 
         model.save_pretrained(folder / "saved")
         row = tensors["tokens"][0].long()
-        expected = torch.nn.functional.cross_entropy(model(row[None, :-1]).logits[0], row[1:]).item()
-        loss, weights = train(build / "bin/tessera", config, folder, row)
+        expected = loss_of(model, row).item()
+        tool = build / "bin/tessera"
+        (loss,), weights = train(tool, folder, row, {"run.steps": 1, "schedule.learning_rate": 1e-30,
+                                                     "optimizer.weight_decay": 0.0})
         saved = safetensors.torch.load_file(folder / "saved" / "model.safetensors")
         error = abs(loss - expected) / expected
         same = weights.keys() == saved.keys() and all(torch.equal(weights[key], saved[key]) for key in saved)
         print(f"{name}: tessera train: loss {loss:.8f}, transformers {expected:.8f}, difference {error:.1e}; "
               f"weights {'equal, bit for bit' if same else 'DIFFER'}")
-        return good and same and error <= 1e-5
+        theirs = train_torch(model, row, STEPS)
+        ours, _ = train(tool, folder, row, {"run.steps": STEPS})
+        further = worst_difference(ours, theirs)
+        print(f"{name}: {STEPS} steps: loss {ours[0]:.6f} -> {ours[-1]:.6f}, largest difference {further:.1e}")
+        return good and same and error <= 1e-5 and further <= MOST_FURTHER
 
 
 def main():

@@ -14,6 +14,9 @@ namespace tessera {
 // normal with deviation 0.02, those that end a residual branch 0.02 / sqrt(2 · layers); biases are 0.
 struct Gpt2Config {
   std::int64_t vocabulary = 50257;
+  // The embedding, and so the head, has rows for a multiple of so many tokens. The rows behind the vocabulary
+  // are padding: they begin as 0 and stay 0, have no logits, and are in no file of weights.
+  std::int64_t pad_vocabulary_to = 1;
   std::int64_t context = 1024;  // the longest sequence
   std::int64_t layers = 12;
   std::int64_t heads = 12;
@@ -58,7 +61,8 @@ struct RopeScaling {
 // normal with deviation 0.02. Queries and keys rotate by halves of a head, as in Hugging Face's checkpoints.
 struct LlamaConfig {
   std::int64_t vocabulary = 32000;
-  std::int64_t context = 4096;  // the longest sequence
+  std::int64_t pad_vocabulary_to = 1;  // as for GPT-2
+  std::int64_t context = 4096;         // the longest sequence
   std::int64_t layers = 32;
   std::int64_t heads = 32;
   std::int64_t kv_heads = 32;    // divides heads; must divide the tensor ranks, or be a multiple of them

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,7 @@ struct BatchShape {
 struct Initial {
   enum class Kind : std::uint8_t { constant, normal, uniform } kind = Kind::constant;
   double value = 0.0;  // the constant, the standard deviation, or the bound of (−value, value)
+  std::int64_t numel = std::numeric_limits<std::int64_t>::max();  // elements from here on, row-major, are 0
 };
 
 // The arguments of one part of a module. Pointers are to memory of the device and 256-byte aligned; those of
@@ -123,6 +125,7 @@ struct Model {
   // Bytes of one microbatch: inputs and targets as the first and last module expect them.
   std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
   std::int64_t vocabulary = 0;  // 0 where the model has no tokens
+  std::int64_t token_rows = 0;  // of the embedding and the head: the vocabulary, and padding
   std::int64_t max_length = 1;  // the longest sequence it takes
   int tensor_blocks = 1;        // see with_tensor_blocks()
 

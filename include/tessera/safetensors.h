@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,22 @@ struct WeightMap {
     std::string of;
   };
 
-  std::vector<StoredTensor> tensors;  // cover each element of each parameter once; written in this order
+  // The elements of a parameter from `begin` on are in no file: they are 0.
+  struct Padding {
+    std::string parameter;
+    std::int64_t begin = 0;
+  };
+
+  std::vector<StoredTensor> tensors;  // with `padding`, each element of each parameter once; in file order
   std::string prefix = {};            // prefix of tensor names that some files leave out
   std::vector<Copy> copies = {};
+  std::vector<Padding> padding = {};
   std::vector<std::string> ignored = {};  // suffixes of names of tensors that are not weights
+};
+
+struct SafetensorsImport {
+  bool allow_nonfinite = false;                             // whether infinities and NaNs are taken
+  std::string name_of_allow_nonfinite = "allow_nonfinite";  // what a message calls it
 };
 
 struct SafetensorsExport {
@@ -41,20 +54,22 @@ struct SafetensorsExport {
   std::int64_t max_file_bytes = 0;  // most bytes of tensors in a file; a larger tensor gets a file of its
                                     // own. 0: one file
   std::string config = {};  // text of a config.json in the same folder, only if `path` is a folder; "": none
+  std::map<std::string, std::string> files = {};  // likewise: other files, by name, such as a tokenizer's
 };
 
 // Sets the parameters from `path`: a file, an index, or a folder (its model.safetensors.index.json, else its
 // model.safetensors, else its only *.safetensors). Takes tensors of type F32, BF16 and F16. Master weights
 // get the file's values, and parameters get those rounded to their type. Moments are set to 0 and counters
-// start again, as by Engine::initialize. Collective, between steps. Every rank must see the files. Each reads
-// the bytes of the elements that it holds, through a buffer of at most a few tens of MiB. Throws
-// EnvironmentError for a file that is missing, truncated or contradicts itself, and UsageError naming a
-// tensor that is missing, is not the model's, or has another type or shape. These are the same on all ranks
-// and leave the engine as it was. If values cannot be read, or differ between ranks, the engine has failed:
-// the rank that could not read throws EnvironmentError, and the others throw CommunicationError naming the
-// rank.
+// start again, as by Engine::initialize. Collective, between steps. Every rank must see the files. Each first
+// reads an equal part of all tensors, to see that it is finite, and then the bytes of the elements that it
+// holds, through buffers of at most a few tens of MiB. Throws EnvironmentError for a file that is missing,
+// truncated or contradicts itself, and UsageError naming a tensor that is missing, is not the model's, has
+// another type or shape, or has an element that is not finite, with its index. These are the same on all
+// ranks and leave the engine as it was. If values cannot be read, or differ between ranks, the engine has
+// failed: the rank that could not read throws EnvironmentError, and the others throw CommunicationError
+// naming the rank.
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
-                        const WeightMap& map);
+                        const WeightMap& map, const SafetensorsImport& options = {});
 
 // Writes the fp32 values of all parameters (the master weights, if there are any) as options.dtype. Returns
 // the files. Collective, between steps: the ranks gather a few MiB at a time from their shards, and rank 0
@@ -62,10 +77,10 @@ void import_safetensors(const std::filesystem::path& path, Communicator world, E
 // others waiting.
 // A `path` that ends in ".safetensors" names a file. Any other path is a folder. It gets model.safetensors,
 // or model-00001-of-0000N.safetensors … with model.safetensors.index.json, in place of files that an earlier
-// export left under such names, and options.config as config.json. Everything is written and synced under
-// temporary names and then renamed; the index comes last.
-// Throws UsageError for options that do not fit or a value that fp16 cannot hold, and EnvironmentError if a
-// file cannot be written. Errors are the same on all ranks; the temporary files are then removed.
+// export left under such names, options.config as config.json, and options.files. Everything is written and
+// synced under temporary names and then renamed; the index comes last. Throws UsageError for options that do
+// not fit or a value that fp16 cannot hold, and EnvironmentError if a file cannot be written. Errors are the
+// same on all ranks; the temporary files are then removed.
 std::vector<std::filesystem::path> export_safetensors(const std::filesystem::path& path, Communicator world,
                                                       Engine& engine, const WeightMap& map,
                                                       const SafetensorsExport& options = {});

@@ -61,6 +61,7 @@ struct OutputFiles {
     whole_folder_ = !names_file;
     config_text_ = options.config;
     if (whole_folder_ && !config_text_.empty()) config = folder / "config.json";
+    if (whole_folder_) others_ = options.files;
   }
 
   // What would only be refused once all is written is refused here.
@@ -99,6 +100,7 @@ struct OutputFiles {
     for (const OutputFile& file : files) rename_file(file.temporary, file.path, kSafetensors);
     for (const fs::path& old : superseded()) fs::remove(old);
     if (config) replace_text(*config, config_text_);
+    for (const auto& [name, text] : others_) replace_text(folder / name, text);
     if (index) {
       std::map<std::string, std::string> names;
       std::int64_t bytes = 0;
@@ -110,6 +112,15 @@ struct OutputFiles {
       replace_text(*index, encode_index(names, bytes));
     }
     sync_folder(folder);
+  }
+
+  std::vector<fs::path> written() const {
+    std::vector<fs::path> paths;
+    for (const OutputFile& file : files) paths.push_back(file.path);
+    if (config) paths.push_back(*config);
+    for (const auto& [name, text] : others_) paths.push_back(folder / name);
+    if (index) paths.push_back(*index);
+    return paths;
   }
 
  private:
@@ -136,6 +147,7 @@ struct OutputFiles {
   }
 
   bool whole_folder_ = false;
+  std::map<std::string, std::string> others_;
   std::string config_text_;
 };
 
@@ -253,11 +265,7 @@ std::vector<fs::path> export_safetensors(const fs::path& path, Communicator worl
   together(world, "export rename", [&] {
     if (first) output.publish();
   });
-  std::vector<fs::path> written;
-  for (const OutputFile& file : output.files) written.push_back(file.path);
-  if (output.config) written.push_back(*output.config);
-  if (output.index) written.push_back(*output.index);
-  return written;
+  return output.written();
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 
 #include "kernels/casts.h"
 #include "src/checkpoint/agree.h"
+#include "src/checkpoint/finite.h"
 #include "src/checkpoint/safetensors_files.h"
 #include "src/checkpoint/weight_map.h"
 
@@ -21,6 +22,7 @@ using namespace checkpoint;
 // A tensor of the map and where it was found.
 struct Source {
   const StoredTensor* tensor = nullptr;
+  const SafetensorsFiles::Tensor* found = nullptr;
   const SafetensorsFile* file = nullptr;
   std::int64_t offset = 0;  // in the file, bytes
   DType type = DType::fp32;
@@ -69,6 +71,7 @@ class Matcher {
       throw UsageError(fmt::format("tensor '{}' of '{}' has shape {}; the model needs {}", entry.name,
                                    files_.source(), to_string(entry.shape), to_string(tensor.shape)));
     return {.tensor = &tensor,
+            .found = found,
             .file = found->file,
             .offset = entry.begin,
             .type = *type,
@@ -119,6 +122,7 @@ class Filler {
 
   // [begin, begin + values) of the parameter.
   void fill(ParameterId parameter, std::int64_t begin, std::span<float> values) {
+    std::ranges::fill(values, 0.0F);  // what is in no tensor is padding
     for (const Source& source : sources_[parameter]) {
       const std::int64_t first = std::max(begin, source.tensor->begin);
       const std::int64_t last =
@@ -273,10 +277,17 @@ std::uint64_t identity_of(const Sources& sources) {
   return hash;
 }
 
+std::vector<const SafetensorsFiles::Tensor*> tensors_of(const Sources& sources) {
+  std::vector<const SafetensorsFiles::Tensor*> tensors;
+  for (const std::vector<Source>& of_parameter : sources)
+    for (const Source& source : of_parameter) tensors.push_back(source.found);
+  return tensors;
+}
+
 }  // namespace
 
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
-                        const WeightMap& map) {
+                        const WeightMap& map, const SafetensorsImport& options) {
   std::optional<SafetensorsFiles> files;
   Sources sources;
   std::uint64_t identity = 0;
@@ -286,6 +297,10 @@ void import_safetensors(const std::filesystem::path& path, Communicator world, E
     sources = Matcher(*files, map).match(engine.layout());
     identity = identity_of(sources);
   });
+  if (!options.allow_nonfinite)
+    together(world, "weights that are finite", [&] {
+      check_finite(tensors_of(sources), engine.rank(), engine.world(), options.name_of_allow_nonfinite);
+    });
   Filler filler(engine, sources);
   engine.initialize([&](ParameterId parameter, std::int64_t begin,
                         std::span<float> values) { filler.fill(parameter, begin, values); },

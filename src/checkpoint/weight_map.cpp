@@ -41,10 +41,16 @@ void check_covers(const WeightMap& map, const Layout& layout) {
       if (part->begin != covered) break;
       covered += numel_of(part->shape);
     }
+    if (begin_of_padding(map, layout.parameter(id).name) == covered) continue;
     if (const std::int64_t numel = layout.shares(id).global_numel(); covered != numel)
       throw UsageError(fmt::format("the weight map gives '{}' {} elements in a row; it has {}",
                                    layout.parameter(id).name, covered, numel));
   }
+}
+
+std::int64_t begin_of_padding(const WeightMap& map, const std::string& parameter) {
+  const auto found = std::ranges::find(map.padding, parameter, &WeightMap::Padding::parameter);
+  return found == map.padding.end() ? -1 : found->begin;
 }
 
 std::int64_t rows_of_stage(std::int64_t rows, std::int64_t columns) {

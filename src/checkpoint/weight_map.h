@@ -11,8 +11,11 @@ namespace tessera::checkpoint {
 // Elements that are in memory at a time.
 inline constexpr std::int64_t kStageNumel = std::int64_t{1} << 22;
 
+// The first element of a parameter that is padding; −1 if none is.
+std::int64_t begin_of_padding(const WeightMap& map, const std::string& parameter);
+
 // Throws UsageError unless each element of each parameter that is not tied to another is in exactly one
-// tensor.
+// tensor, or is padding.
 void check_covers(const WeightMap& map, const Layout& layout);
 
 // How many rows of `columns` elements are staged at a time: at least 1, at most `rows`.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,12 +24,16 @@ struct ModelConfig {
   std::string family = "gpt2";
   std::string preset = "gpt2-tiny";
   std::int64_t vocabulary = 0, context = 0, layers = 0, heads = 0, channels = 0;  // 0: the preset's value
-  std::int64_t kv_heads = 0, hidden = 0;                                          // likewise, as the next 3
+  std::int64_t kv_heads = 0, hidden = 0;                                          // likewise, as the next 6
   double rope_theta = 0.0, rope_scaling = 0.0, norm_epsilon = 0.0;
+  double rope_low_freq_factor = 0.0, rope_high_freq_factor = 0.0;
+  std::int64_t rope_original_context = 0;
   double dropout = 0.0, attention_dropout = 0.0;
+  std::int64_t pad_vocabulary_to = 1;
   std::int64_t logits_memory = 0;
   std::string tied = "preset";
   std::string weights = {};
+  bool allow_nonfinite_weights = false;
 };
 
 struct DataConfig {
@@ -133,6 +138,22 @@ struct RunConfig {
   double sample_temperature = 0.8;
 };
 
+// Where the values of keys came from.
+class Origins {
+ public:
+  void write(const std::string& key) { sources_[key] = ""; }
+  // `source`: "preset gpt2-tiny", "'gpt2/config.json'".
+  void fill(const std::string& key, std::string source) { sources_[key] = std::move(source); }
+
+  // Whether the user wrote the key.
+  bool written(const std::string& key) const;
+  // What gave a key that the user did not write its value; empty: it has its default.
+  std::string source(const std::string& key) const;
+
+ private:
+  std::map<std::string, std::string> sources_;  // empty: the user
+};
+
 struct Config {
   ModelConfig model;
   DataConfig data;
@@ -145,6 +166,8 @@ struct Config {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   RunConfig run;
+  Origins origins;
+  std::vector<std::string> notes;  // one line each: what the user should know of values that were filled in
 };
 
 // Reads TOML text; `source` names it in messages. `settings` are "section.key=value", applied after the text,
@@ -157,11 +180,33 @@ Config read_config(std::string_view text, std::string_view source,
 // that is not a whole number.
 Config parse_config(std::string_view text, std::string_view source,
                     std::span<const std::string> settings = {}, std::int64_t ranks = 0);
-// The same from a file. Throws EnvironmentError if it cannot be read.
+// The same from a file, with the keys of [model] that model.weights give (stored_model.h). Throws
+// EnvironmentError if a file cannot be read.
+// `run_folder` is that of the run whose checkpoint is read, if there is one; else what the configuration
+// says.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings = {},
-                   std::int64_t ranks = 0);
+                   std::int64_t ranks = 0, const std::filesystem::path& run_folder = {});
+
+// The message, and where the values of the keys that it names and the user did not write came from:
+// "model.channels is 16; … (from preset gpt2-tiny: model.channels)".
+std::string with_origins(const std::string& message, const Config& config);
+
+// Runs `work`. A UsageError of it is thrown again with_origins().
+template <class Work>
+auto told_with_origins(const Config& config, Work&& work) {
+  try {
+    return work();
+  } catch (const UsageError& error) {
+    throw UsageError(with_origins(error.what(), config));
+  }
+}
 
 Mesh mesh_of(const MeshConfig& mesh);
+
+// Whether a run trains no step, and evaluates once.
+bool only_evaluates(const Config& config);
+// Whether a run evaluates at all.
+bool evaluates(const Config& config);
 
 // How a step's microbatches are dealt to the mesh's data ranks.
 Rounds rounds_of(const Config& config);

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "src/cli/config_keys.h"
+#include "src/cli/dimensions.h"
 #include "src/cli/files.h"
-#include "tessera/model.h"
 
 namespace tessera::cli {
 
@@ -20,58 +19,65 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw UsageError(message);
 }
 
-// As the model will have it: the key's where that is set.
-struct Dimension {
-  std::string_view key;
-  std::int64_t set = 0, preset = 0;
-
-  std::int64_t value() const { return set > 0 ? set : preset; }
-  std::string shown() const { return fmt::format("{}{}", value(), set > 0 ? "" : " by the preset"); }
-};
-
-void require_multiple(const Dimension& of, const Dimension& divisor, bool even = false) {
-  require(of.value() % (divisor.value() * (even ? 2 : 1)) == 0,
-          fmt::format("model.{} is {}; it must be {} multiple of model.{}, which is {}", of.key, of.shown(),
-                      even ? "an even" : "a", divisor.key, divisor.shown()));
+void require_multiple(const char* key, std::int64_t value, const char* divisor_key, std::int64_t divisor,
+                      bool even = false) {
+  require(value % (divisor * (even ? 2 : 1)) == 0,
+          fmt::format("model.{} is {}; it must be {} multiple of model.{}, which is {}", key, value,
+                      even ? "an even" : "a", divisor_key, divisor));
 }
 
-template <class FamilyConfig>
-void check_heads(const ModelConfig& model) {
-  constexpr bool kLlama = std::is_same_v<FamilyConfig, LlamaConfig>;  // rotates channels in pairs
-  const FamilyConfig preset = FamilyConfig::preset(model.preset);
-  const Dimension heads{"heads", model.heads, preset.heads};
-  require_multiple({"channels", model.channels, preset.channels}, heads, kLlama);
-  if constexpr (kLlama) require_multiple(heads, {"kv_heads", model.kv_heads, preset.kv_heads});
+void check_rope(const RopeScaling& scaling) {
+  require(scaling.factor == 1.0 || scaling.high_frequency > scaling.low_frequency,
+          fmt::format("model.rope_high_freq_factor is {}; it must be above model.rope_low_freq_factor, which "
+                      "is {}",
+                      scaling.high_frequency, scaling.low_frequency));
 }
 
-template <class FamilyConfig>
-void check_blocks(const Config& config) {
-  const Dimension layers{"layers", config.model.layers, FamilyConfig::preset(config.model.preset).layers};
-  const std::int64_t most = most_microbatches(layers.value());
+void check_dimensions(const Gpt2Config& model) {
+  require_multiple("channels", model.channels, "heads", model.heads);
+}
+
+void check_dimensions(const LlamaConfig& model) {
+  require_multiple("channels", model.channels, "heads", model.heads, true);  // it rotates them in pairs
+  require_multiple("heads", model.heads, "kv_heads", model.kv_heads);
+  check_rope(model.rope_scaling);
+}
+
+void check_blocks(const Config& config, std::int64_t layers) {
+  const std::int64_t most = most_microbatches(layers);
   const std::int64_t of_rank = rounds_of(config).count;
   const bool given = config.run.microbatches_per_step > 0;
   require(of_rank <= most,
           fmt::format(
               "model.layers is {} and {}: that is {} blocks to plan, and {} are the most; make {} at most "
               "{}, or take fewer layers",
-              layers.shown(),
+              layers,
               given ? fmt::format("run.microbatches_per_step is {}, {} of a rank",
                                   config.run.microbatches_per_step, of_rank)
                     : fmt::format("run.microbatches is {}", of_rank),
-              layers.value() * of_rank, kMostPlannedBlocks, given ? "those of a rank" : "run.microbatches",
-              most));
+              layers * of_rank, kMostPlannedBlocks, given ? "those of a rank" : "run.microbatches", most));
 }
 
 void check_model(const Config& config) {
   const ModelConfig& model = config.model;
-  const bool llama = model.family == "llama";
-  require(model.family == family_of(model.preset),
-          fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}; leave model.family "
-                      "out, or name one of these",
-                      model.preset, model.family,
-                      fmt::join(llama ? LlamaConfig::presets() : Gpt2Config::presets(), ", ")));
-  llama ? check_heads<LlamaConfig>(model) : check_heads<Gpt2Config>(model);
-  llama ? check_blocks<LlamaConfig>(config) : check_blocks<Gpt2Config>(config);
+  require(
+      model.family == family_of(model.preset),
+      fmt::format("model.preset is \"{}\" and model.family is \"{}\", which has {}; leave model.family "
+                  "out, or name one of these",
+                  model.preset, model.family,
+                  fmt::join(model.family == "llama" ? LlamaConfig::presets() : Gpt2Config::presets(), ", ")));
+  std::visit(
+      [&](const auto& dimensions) {
+        check_dimensions(dimensions);
+        check_blocks(config, dimensions.layers);
+      },
+      dimensions_of(model));
+}
+
+// Whether a model's long waves are made longer.
+bool scales_rope(const ModelConfig& model) {
+  if (model.family != "llama" || family_of(model.preset) != "llama") return false;
+  return std::get<LlamaConfig>(dimensions_of(model)).rope_scaling.factor != 1.0;
 }
 
 // Keys that count only under a condition: where it does not hold, what they say would be lost silently.
@@ -85,8 +91,12 @@ std::vector<Conditional> conditional_keys(const Config& c) {
   std::vector<Conditional> rows = {
       {c.model.family == "llama",
        fmt::format("model.family is \"{}\", not \"llama\"", c.model.family),
-       {"model.kv_heads", "model.hidden", "model.rope_theta", "model.rope_scaling", "model.norm_epsilon",
-        "model.tied"}},
+       {"model.kv_heads", "model.hidden", "model.rope_theta", "model.rope_scaling",
+        "model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context",
+        "model.norm_epsilon", "model.tied"}},
+      {c.model.family != "llama" || scales_rope(c.model),
+       "model.rope_scaling is 1: no wave is made longer",
+       {"model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}},
       {c.data.validation.empty() || c.data.validation_fraction == 0.0,
        "data.validation is set: nothing of data.train is kept for evaluation",
        {"data.validation_fraction"}},
@@ -242,7 +252,7 @@ void check_schedule(const Config& config) {
                       "learning rate was found for",
                       schedule.batch_scaling));
   const std::int64_t total = schedule.total_steps > 0 ? schedule.total_steps : config.run.steps;
-  if (schedule.kind == "constant") return;
+  if (schedule.kind == "constant" || only_evaluates(config)) return;
   require(total > 0, fmt::format("schedule.kind is \"{}\", which needs an end: set run.steps or "
                                  "schedule.total_steps",
                                  schedule.kind));
@@ -338,7 +348,6 @@ void check_microbatches(const Config& config) {
 
 void check_run(const Config& config) {
   const RunConfig& run = config.run;
-  require(run.steps > 0 || run.seconds > 0.0, "run.steps and run.seconds are both 0; one must end the run");
   require(!run.checkpoint.empty() || run.checkpoint_every == 0,
           "run.checkpoint_every is set but run.checkpoint, the folder, is not");
   require(!run.checkpoint.empty() || run.resume != "true",
@@ -350,27 +359,13 @@ void check_run(const Config& config) {
                                   {"run.trace", run.trace}})
     require(path.empty() || why_no_output(path).empty(), fmt::format("{}: {}", key, why_no_output(path)));
   check_export("run.export", run.export_path, run.export_file_bytes);
-  require(run.evaluate_every == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
-          "run.evaluate_every needs data.validation or a data.validation_fraction above 0");
+  require(!evaluates(config) || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
+          fmt::format(
+              "{} needs data.validation or a data.validation_fraction above 0",
+              only_evaluates(config) ? "run.steps = 0, a run that only evaluates," : "run.evaluate_every"));
 }
 
 }  // namespace
-
-Mesh mesh_of(const MeshConfig& mesh) {
-  return {.pipeline = static_cast<int>(mesh.pipeline),
-          .replicate = static_cast<int>(mesh.replicate),
-          .shard = static_cast<int>(mesh.shard),
-          .tensor = static_cast<int>(mesh.tensor)};
-}
-
-Rounds rounds_of(const Config& config) {
-  const int blocks = static_cast<int>(config.numerics.blocks);
-  if (config.run.microbatches_per_step == 0)
-    return {.count = static_cast<int>(config.run.microbatches), .blocks = blocks};
-  return Rounds::of(config.run.microbatches_per_step, mesh_of(config.mesh), blocks);
-}
-
-bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
 
 void check_export(const char* name, const std::string& path, std::int64_t file_bytes) {
   require(file_bytes == 0 || !is_one_file(path),

@@ -83,7 +83,19 @@ void add_llama(Keys& keys, ModelConfig& c) {
                         "llama: base of the rotary embedding's frequencies; 0 is the preset's."));
   keys.push_back(number("model.rope_scaling", &c.rope_scaling, {.min = 1.0, .or_zero = true},
                         "llama: how much longer the rotary embedding's long waves are made, for contexts "
-                        "beyond 8192; 1: not at all; 0 is the preset's."));
+                        "beyond rope_original_context; 1: not at all; 0 is the preset's. It is Llama 3's "
+                        "`factor`."));
+  keys.push_back(number("model.rope_low_freq_factor", &c.rope_low_freq_factor,
+                        {.min = kLeastFp32, .or_zero = true},
+                        "llama: with rope_scaling, a wave is long from rope_original_context divided by this "
+                        "many tokens on; 0 is the preset's."));
+  keys.push_back(number("model.rope_high_freq_factor", &c.rope_high_freq_factor,
+                        {.min = kLeastFp32, .or_zero = true},
+                        "llama: with rope_scaling, a wave stays as it is up to rope_original_context divided "
+                        "by this many tokens; above rope_low_freq_factor; 0 is the preset's."));
+  keys.push_back(integer("model.rope_original_context", &c.rope_original_context, 0,
+                         "llama: with rope_scaling, the context of the first training in tokens, Llama 3's "
+                         "`original_max_position_embeddings`; 0 is the preset's."));
   keys.push_back(number("model.norm_epsilon", &c.norm_epsilon,
                         {.min = kLeastFp32, .max = 0.999999, .or_zero = true},
                         "llama: added to the mean square in RMSNorm; 0 is the preset's."));
@@ -94,14 +106,25 @@ void add_llama(Keys& keys, ModelConfig& c) {
 }
 
 void add_model(Keys& keys, ModelConfig& c) {
-  keys.push_back(text("model.family", &c.family,
-                      "The architecture. Where it is not given, the one that model.preset is of.",
-                      {"gpt2", "llama"}));
-  keys.push_back(text("model.preset", &c.preset,
-                      "The dimensions to start from; the other keys of this section change single ones.",
-                      all_presets()));
+  keys.push_back(
+      text("model.family", &c.family,
+           "The architecture. Where it is not given, the one of model.weights' config.json, or that "
+           "model.preset is of.",
+           {"gpt2", "llama"}));
+  keys.push_back(
+      text("model.preset", &c.preset,
+           "The dimensions to start from; the other keys of this section change single ones. Where "
+           "it is not given: those of model.weights' config.json, or of the smallest preset of "
+           "model.family.",
+           all_presets()));
   keys.push_back(integer("model.vocabulary", &c.vocabulary, 0,
                          "Distinct tokens; 0 is the preset's. Text is read as bytes and needs 256."));
+  keys.push_back(
+      integer("model.pad_vocabulary_to", &c.pad_vocabulary_to, 1,
+              "The embedding and the head have rows for a multiple of so many tokens. Rows behind the "
+              "vocabulary are 0, stay 0 and have no logits. Weights that are imported and exported do "
+              "not have them. 1: no such rows.",
+              kMostBlocks));
   keys.push_back(
       integer("model.context", &c.context, 0, "The longest sequence in tokens; 0 is the preset's."));
   keys.push_back(integer(
@@ -128,10 +151,16 @@ void add_model(Keys& keys, ModelConfig& c) {
                         "Likewise of the attention's probabilities. On a GPU, training steps then compute "
                         "attention by Tessera's own kernel, not by cuDNN's."));
   add_llama(keys, c);
-  keys.push_back(text("model.weights", &c.weights,
-                      "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "
-                      "folder, with the names of Hugging Face's checkpoints. Empty: none. A run that is "
-                      "resumed takes its checkpoint's instead."));
+  keys.push_back(
+      text("model.weights", &c.weights,
+           "Weights to start from, instead of drawn ones: a .safetensors file, its index or its "
+           "folder, with the names of Hugging Face's checkpoints. The config.json beside them gives "
+           "the keys of this section that are not written, and must agree with those that are "
+           "(docs/tool.md). Empty: none. A run that is resumed takes its checkpoint's instead."));
+  keys.push_back(
+      boolean("model.allow_nonfinite_weights", &c.allow_nonfinite_weights,
+              "Whether model.weights may have infinities and NaNs. If not, the first one is refused "
+              "by its tensor and index."));
 }
 
 void add_data(Keys& keys, DataConfig& c) {
@@ -423,8 +452,11 @@ void add_schedule(Keys& keys, ScheduleConfig& c) {
 }
 
 void add_run(Keys& keys, RunConfig& c) {
-  keys.push_back(integer("run.steps", &c.steps, 0,
-                         "Steps to train, counted from the very first, skipped ones included; 0: no limit."));
+  keys.push_back(
+      integer("run.steps", &c.steps, 0,
+              "Steps to train, counted from the very first, skipped ones included; 0: no limit. With "
+              "run.seconds = 0, too, the run trains nothing: it evaluates once, whatever "
+              "run.evaluate_every is, and saves nothing."));
   keys.push_back(number("run.seconds", &c.seconds, {.min = 0.0, .max = 1e9},
                         "Seconds to train, counted from this start; 0: no limit. The earlier limit ends the "
                         "run."));
@@ -583,6 +615,8 @@ std::string family_of(const std::string& preset) {
   const std::vector<std::string> llama = LlamaConfig::presets();
   return std::ranges::find(llama, preset) != llama.end() ? "llama" : "gpt2";
 }
+
+std::string smallest_preset(const std::string& family) { return family + "-tiny"; }
 
 std::vector<Key> keys_of(Config& config) {
   Keys keys;

@@ -51,6 +51,7 @@ std::vector<Key> keys_of(Config& config);
 
 // The model.family that a preset belongs to. Each belongs to one.
 std::string family_of(const std::string& preset);
+std::string smallest_preset(const std::string& family);
 
 // The names of the fields of all optimizers' options, each once: beta1, ... The key of beta1 is
 // "optimizer.beta1".

@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
 #include "src/cli/files.h"
+#include "src/cli/stored_model.h"
 
 namespace tessera::cli {
 
@@ -116,11 +118,16 @@ void set_value(const Key& key, const Written& written) {
 // Keys by name, and the names for suggestions.
 class Table {
  public:
-  explicit Table(Config& config) : keys_(keys_of(config)) {
+  explicit Table(Config& config) : keys_(keys_of(config)), origins_(config.origins) {
     for (const Key& key : keys_) {
       names_.push_back(key.name);
       if (sections_.empty() || sections_.back() != key.section()) sections_.push_back(key.section());
     }
+  }
+
+  void set(const Key& key, const Written& written) const {
+    set_value(key, written);
+    origins_.write(key.name);
   }
 
   const Key& find(const std::string& name, const std::string& where) const {
@@ -154,6 +161,7 @@ class Table {
   }
 
   std::vector<Key> keys_;
+  Origins& origins_;
   std::vector<std::string> names_, sections_;
 };
 
@@ -175,7 +183,7 @@ void apply_table(const Table& keys, const toml::table& table, std::string_view s
     keys.check_section(name, node, at(source, node.source()));
     for (const auto& [leaf, value] : *node.as_table()) {
       const std::string where = at(source, value.source());
-      set_value(keys.find(name + "." + std::string(leaf.str()), where), {.where = where, .value = value});
+      keys.set(keys.find(name + "." + std::string(leaf.str()), where), {.where = where, .value = value});
     }
   }
 }
@@ -211,7 +219,7 @@ void apply_setting(const Table& keys, const std::string& setting) {
       // plain text: "4 GiB", "auto"
     }
   }
-  set_value(key, {.where = "--set", .value = *node});
+  keys.set(key, {.where = "--set", .value = *node});
 }
 
 void set_ranks(MeshConfig& mesh, std::int64_t ranks) {
@@ -223,6 +231,18 @@ void set_ranks(MeshConfig& mesh, std::int64_t ranks) {
                       "{} × {} × {}",
                       ranks, mesh.pipeline, mesh.replicate, mesh.tensor));
     mesh.shard /= extent;
+  }
+}
+
+// Without a preset, a family means its smallest one.
+void choose_family(Config& config) {
+  ModelConfig& model = config.model;
+  if (model.family.empty()) {
+    model.family = family_of(model.preset);
+    if (config.origins.written("model.preset")) config.origins.fill("model.family", "preset " + model.preset);
+  } else if (!config.origins.written("model.preset")) {
+    model.preset = smallest_preset(model.family);
+    config.origins.fill("model.preset", "model.family");
   }
 }
 
@@ -249,29 +269,43 @@ Config read_config(std::string_view text, std::string_view source,
   };
   Config config = read(OptimizerConfig().kind);
   config = read(config.optimizer.kind);  // its keys are of the options of that optimizer
-  if (config.model.family.empty()) config.model.family = family_of(config.model.preset);
+  choose_family(config);
   return config;
 } catch (const UsageError& error) {
   throw UsageError(one_line(error.what()));
 }
 
-Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
-                    std::int64_t ranks) try {
+namespace {
+
+// `complete` fills in what files give, before values are checked.
+Config checked_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
+                      std::int64_t ranks, const std::function<void(Config&)>& complete) try {
   Config config = read_config(text, source, settings);
   if (ranks > 0) set_ranks(config.mesh, ranks);
-  check(config);
+  if (complete) complete(config);
+  told_with_origins(config, [&] { check(config); });
   return config;
 } catch (const UsageError& error) {
   throw UsageError(one_line(error.what()));
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
+                    std::int64_t ranks) {
+  return checked_config(text, source, settings, ranks, nullptr);
 }
 
 Config load_config(const std::filesystem::path& path, std::span<const std::string> settings,
-                   std::int64_t ranks) {
+                   std::int64_t ranks, const std::filesystem::path& run_folder) {
   const std::optional<std::string> text = read_text(path);
   if (!text)
     throw EnvironmentError(
         fmt::format("cannot read the configuration '{}': {}", path.string(), std::strerror(errno)));
-  return parse_config(*text, path.filename().string(), settings, ranks);
+  return checked_config(*text, path.filename().string(), settings, ranks, [&](Config& config) {
+    const bool resumes = run_folder.empty() && config.run.resume != "false";
+    complete_model(config, resumes ? std::filesystem::path(config.run.checkpoint) : run_folder);
+  });
 }
 
 }  // namespace tessera::cli

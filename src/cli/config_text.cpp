@@ -175,7 +175,9 @@ read; text needs no quotes there. `--ranks N` then makes the world one of N rank
 N / (`mesh.pipeline` × `mesh.replicate`), and is refused where that is no whole number.
 
 An unknown key, a value of the wrong type or outside its range, and values that do not go together are refused
-before anything is opened, with the key, the value and what is allowed.
+before anything is opened, with the key, the value and what is allowed. Where a message names keys that you did not
+write, it ends with where their values came from: `(from preset gpt2-tiny: model.channels; by default: run.length)`.
+The `config.json` of `model.weights` is read before that, since it gives keys of [model].
 
 This page is printed by `tessera config`; a test compares the two.
 )";

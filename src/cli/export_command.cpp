@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::minutes kDiskDeadline{30};
 
 void export_rank(Communicator world, const Setup& setup, const std::string& checkpoint,
-                 const std::string& output) {
+                 const std::string& output, const KeptFiles& others) {
   Communicator disk = world.duplicate("export");
   disk.set_deadline(std::max<std::chrono::milliseconds>(kDiskDeadline, setup.options.engine.waits.deadline));
   const bool first = world.rank() == 0;
@@ -26,7 +26,7 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
   const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
   if (const auto stored = stored_config(state.configuration)) check_same_model(*stored, setup, checkpoint);
   const auto files = export_safetensors(output, disk, trainer.engine(), hugging_face_weights(*setup.model),
-                                        export_options(setup));
+                                        export_options(setup, others));
   if (!first) return;
   fmt::print("step {} of {}\n", state.step, checkpoint);
   for (const std::filesystem::path& file : files)
@@ -37,7 +37,8 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
 }  // namespace
 
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output) {
-  const Setup setup = make_setup(load_config(arguments.config, arguments.settings, arguments.ranks));
+  const Setup setup =
+      make_setup(load_config(arguments.config, arguments.settings, arguments.ranks, checkpoint));
   const NamedFile named = {"the output", output};
   check_export("the output", output, setup.config.run.export_file_bytes);
   check_outside({named}, checkpoint);
@@ -46,7 +47,10 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   reads.run.metrics = reads.run.tensorboard = reads.run.trace = reads.run.export_path = "";
   check_apart(reads, arguments.config, {named});
   const std::chrono::milliseconds deadline = setup.options.engine.waits.deadline;
-  const auto rank = [&](Communicator world) { export_rank(std::move(world), setup, checkpoint, output); };
+  const KeptFiles others = files_to_hand_on(checkpoint, setup.config.model.weights);
+  const auto rank = [&](Communicator world) {
+    export_rank(std::move(world), setup, checkpoint, output, others);
+  };
   if (const Communicator world = world_of_processes(setup)) {
     check_same_run(world, setup.config);
     rank(world);

@@ -137,6 +137,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   const RunPlans plans(setup);
   const PlannedNumerics numerics = planned_numerics(setup, plans.of_ranks);
   const std::vector<Space> spaces = plans.spaces();
+  print_notes(setup.config);
   print_model(setup);
   print_products(setup);
   if (setup.config.strategy.resident_units == kAuto)

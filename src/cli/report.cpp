@@ -58,6 +58,10 @@ void print_model(const Setup& setup) {
                microbatches(count), count == 1 ? "is" : "are", setup.not_opened);
 }
 
+void print_notes(const Config& config) {
+  for (const std::string& note : config.notes) fmt::print("{}\n", note);
+}
+
 void print_products(const Setup& setup) {
   if (setup.options.engine.device != DeviceType::cpu || setup.config.precision.parameters != "bf16") return;
   if (read_machine().instruction_set.starts_with("AVX-512")) return;

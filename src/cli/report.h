@@ -11,6 +11,9 @@
 
 namespace tessera::cli {
 
+// Prints what the user should know of values that were filled in, one line each, to stdout.
+void print_notes(const Config& config);
+
 // Prints model, ranks and step, one line each, to stdout.
 void print_model(const Setup& setup);
 

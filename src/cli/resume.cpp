@@ -66,9 +66,10 @@ RunState load(const std::filesystem::path& checkpoint, const Communicator& world
   try {
     return load_checkpoint(checkpoint, world, engine);
   } catch (const UsageError& error) {
-    throw UsageError(error.what() + changes_of(checkpoint, setup));
+    throw UsageError(with_origins(error.what() + changes_of(checkpoint, setup), setup.config));
   } catch (const EnvironmentError& error) {
-    throw EnvironmentError(error.what() + changes_of(checkpoint, setup) + way_out(checkpoint));
+    throw EnvironmentError(
+        with_origins(error.what() + changes_of(checkpoint, setup) + way_out(checkpoint), setup.config));
   }
 }
 

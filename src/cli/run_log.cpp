@@ -54,7 +54,8 @@ RunLog::RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::i
   summary_.first_step = summary_.step = first_step;
   // What comes again, also of a run that ended before it saved.
   const RunConfig& run = setup.config.run;
-  metrics_.rewind(first_step, run.evaluate_every > 0 && run.steps > 0 && first_step >= run.steps);
+  metrics_.rewind(first_step, (run.evaluate_every > 0 && run.steps > 0 && first_step >= run.steps) ||
+                                  only_evaluates(setup.config));
   if (!run.tensorboard.empty()) events_ = EventFile("run.tensorboard", run.tensorboard, first_step + 1);
 }
 

@@ -21,41 +21,6 @@ namespace {
 // Larger token files are checked as they are read.
 constexpr std::int64_t kChecked = std::int64_t{1} << 29;
 
-void change(std::int64_t value, std::int64_t& target) {
-  if (value > 0) target = value;
-}
-
-void change(double value, double& target) {
-  if (value > 0.0) target = value;
-}
-
-// What the families have in common.
-template <class FamilyConfig>
-FamilyConfig common_dimensions(const ModelConfig& config) {
-  FamilyConfig dimensions = FamilyConfig::preset(config.preset);
-  change(config.vocabulary, dimensions.vocabulary);
-  change(config.context, dimensions.context);
-  change(config.layers, dimensions.layers);
-  change(config.heads, dimensions.heads);
-  change(config.channels, dimensions.channels);
-  change(config.logits_memory, dimensions.logits_bytes);
-  dimensions.dropout = config.dropout;
-  dimensions.attention_dropout = config.attention_dropout;
-  return dimensions;
-}
-
-Dimensions dimensions_of(const ModelConfig& config) {
-  if (config.family == "gpt2") return common_dimensions<Gpt2Config>(config);
-  LlamaConfig dimensions = common_dimensions<LlamaConfig>(config);
-  change(config.kv_heads, dimensions.kv_heads);
-  change(config.hidden, dimensions.hidden);
-  change(config.rope_theta, dimensions.rope_theta);
-  change(config.rope_scaling, dimensions.rope_scaling.factor);
-  change(config.norm_epsilon, dimensions.norm_epsilon);
-  if (config.tied != "preset") dimensions.tied = config.tied == "true";
-  return dimensions;
-}
-
 Model make_model(const Gpt2Config& dimensions, DType type) { return make_gpt2(dimensions, type); }
 Model make_model(const LlamaConfig& dimensions, DType type) { return make_llama(dimensions, type); }
 
@@ -104,7 +69,9 @@ Optimizer optimizer_of(const Config& config, const Model& model) {
 
 LearningRateSchedule schedule_of(const Config& config, std::int64_t sequences_per_step) {
   const ScheduleConfig& c = config.schedule;
-  LearningRateSchedule schedule{.decay = parse_learning_rate_decay(c.kind),
+  // A run of no steps has no schedule.
+  const std::string kind = only_evaluates(config) ? "constant" : c.kind;
+  LearningRateSchedule schedule{.decay = parse_learning_rate_decay(kind),
                                 .peak = c.learning_rate,
                                 .warmup_steps = c.warmup_steps,
                                 .total_steps = c.total_steps > 0 ? c.total_steps : config.run.steps,
@@ -126,8 +93,8 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   options.microbatches = rounds.count;
   options.last_round_ranks = rounds.last_ranks;
   // No more than the data hold: fit_evaluation().
-  const bool evaluates = run.evaluate_every > 0 && run.evaluation_microbatches > 0;
-  options.evaluation_microbatches = evaluates ? static_cast<int>(run.evaluation_microbatches) : 1;
+  const bool counted = evaluates(config) && run.evaluation_microbatches > 0;
+  options.evaluation_microbatches = counted ? static_cast<int>(run.evaluation_microbatches) : 1;
   options.exchange_chunks = static_cast<int>(config.strategy.exchange_chunks);
   options.generation = run.sample_tokens > 0;
   options.seed = static_cast<std::uint64_t>(run.seed);
@@ -213,10 +180,16 @@ void fit_evaluation(Setup& setup, const Sampler& validation) {
   setup.evaluation_grid.rounds.count = setup.options.evaluation_microbatches;
 }
 
+// A run that only evaluates needs no data to train on.
+const std::string& trained_on(const Config& config) {
+  const DataConfig& data = config.data;
+  return data.train.empty() && only_evaluates(config) ? data.validation : data.train;
+}
+
 // Where the data cannot be opened, which a run refuses, a number of microbatches can be planned all the same.
 void open_and_fit(Setup& setup) {
   const bool all = setup.config.run.evaluation_microbatches == 0;
-  if (all && setup.config.data.train.empty())
+  if (all && trained_on(setup.config).empty())
     throw UsageError(
         "run.evaluation_microbatches is 0, all of the validation data, and data.train is empty; name the "
         "data, or give a number");
@@ -230,9 +203,7 @@ void open_and_fit(Setup& setup) {
   fit_evaluation(setup, *setup.data->validation);
 }
 
-}  // namespace
-
-Setup make_setup(const Config& config) {
+Setup setup_of(const Config& config) {
   Setup setup;
   setup.config = config;
   setup.dimensions = dimensions_of(config.model);
@@ -259,11 +230,17 @@ Setup make_setup(const Config& config) {
   setup.evaluation_grid = setup.grid;
   setup.evaluation_grid.rounds = {.count = setup.options.evaluation_microbatches};
   setup.schedule = schedule_of(config, setup.grid.samples_per_step());
-  if (config.run.evaluate_every > 0) open_and_fit(setup);  // all that follows depends on it
+  if (evaluates(config)) open_and_fit(setup);  // all that follows depends on it
   setup.options.engine.strategy.pipeline =
       pipeline_of(config, *setup.model, setup.options, allowed_choices(config));
   choose_within_budget(config, *setup.model, setup.options);
   return setup;
+}
+
+}  // namespace
+
+Setup make_setup(const Config& config) {
+  return told_with_origins(config, [&] { return setup_of(config); });
 }
 
 bool Setup::copies() const {
@@ -273,13 +250,17 @@ bool Setup::copies() const {
                              [](const ActivationChoice& choice) { return choice.kept != Space::device; });
 }
 
-SafetensorsExport export_options(const Setup& setup) {
+SafetensorsExport export_options(const Setup& setup, const KeptFiles& files) {
   const RunConfig& run = setup.config.run;
   const DType type = parse_dtype(run.export_type);
-  return {
-      .dtype = type,
-      .max_file_bytes = run.export_file_bytes,
-      .config = std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions)};
+  const std::string config =
+      std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions);
+  SafetensorsExport options{.dtype = type,
+                            .max_file_bytes = run.export_file_bytes,
+                            .config = with_token_ids(config, files),
+                            .files = files};
+  options.files.erase("config.json");
+  return options;
 }
 
 std::optional<Config> stored_config(const std::string& configuration) {
@@ -305,9 +286,11 @@ void check_same_model(const Config& stored, const Setup& setup, const std::strin
   std::vector<std::string> changes;
   for (const std::string& change : differences(stored, setup.config))
     if (change.starts_with("model.")) changes.push_back(change);
-  throw UsageError(fmt::format(
-      "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
-      checkpoint, fmt::join(changes, ", ")));
+  throw UsageError(with_origins(
+      fmt::format(
+          "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
+          checkpoint, fmt::join(changes, ", ")),
+      setup.config));
 }
 
 void check_same_data(const Config& stored, const std::string& stored_identity, const Setup& setup,
@@ -339,13 +322,15 @@ std::vector<std::string> changes_since(const Config& stored, const Config& now) 
 
 Data open_data(const Setup& setup) {
   const DataConfig& config = setup.config.data;
-  if (config.train.empty())
+  const std::string& trained = trained_on(setup.config);
+  if (trained.empty())
     throw UsageError("data.train is empty; name the file to train on, for example --set data.train=FILE");
-  const TokenSource train = open_tokens("data.train", config.train, setup.model->vocabulary);
+  const char* const key = config.train.empty() ? "data.validation" : "data.train";
+  const TokenSource train = open_tokens(key, trained, setup.model->vocabulary);
   const bool splits = config.validation.empty() && config.validation_fraction > 0.0;
   const TokenSplit split = split_by_fraction(train.numel(), splits ? config.validation_fraction : 0.0);
   Data data{.encoding = train.encoding(),
-            .train = make_sampler("data.train", setup, train, split.train, SampleOrder::shuffled),
+            .train = make_sampler(key, setup, train, split.train, SampleOrder::shuffled),
             .validation = std::nullopt,
             .train_identity = identity_of(train)};
   std::optional<Sampler> validation;
@@ -355,7 +340,7 @@ Data open_data(const Setup& setup) {
     validation = make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
     data.validation_identity = identity_of(other);
   }
-  if (setup.config.run.evaluate_every == 0) return data;  // what is named is looked at all the same
+  if (!evaluates(setup.config)) return data;  // what is named is looked at all the same
   data.validation =
       splits ? make_sampler("data.validation_fraction", setup, train, split.validation, SampleOrder::in_order)
              : std::move(validation);

@@ -3,18 +3,15 @@
 
 #include <memory>
 #include <optional>
-#include <variant>
 
-#include "src/cli/config.h"
+#include "src/cli/dimensions.h"
+#include "src/cli/kept_files.h"
 #include "tessera/data.h"
 #include "tessera/learning_rate.h"
-#include "tessera/model.h"
 #include "tessera/safetensors.h"
 #include "tessera/trainer.h"
 
 namespace tessera::cli {
-
-using Dimensions = std::variant<Gpt2Config, LlamaConfig>;
 
 struct Data;
 
@@ -42,8 +39,9 @@ struct Setup {
 // opened, it assumes that an evaluation has all the microbatches that the configuration asks for.
 Setup make_setup(const Config& config);
 
-// The options of an export: run.export_type, run.export_file_bytes, and the model's config.json.
-SafetensorsExport export_options(const Setup& setup);
+// The options of an export: run.export_type, run.export_file_bytes, the model's config.json, and the files
+// that go with the weights.
+SafetensorsExport export_options(const Setup& setup, const KeptFiles& files);
 
 // The samples of a run. All ranks share them; any thread may read.
 struct Data {

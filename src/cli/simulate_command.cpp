@@ -264,6 +264,7 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
   Figures figures = figures_of(setup, peak, world.total_us);
   figures.exposed_along_us = exposed_along_us(programs, world);
   const std::vector<Row> rows = rows_of(world, plans.bytes.size());
+  print_notes(setup.config);
   print_model(setup);
   const EngineOptions& engine = setup.options.engine;
   print_budget("run.device_memory", engine.budget.device_bytes, plans.most_bytes(Space::device));

@@ -21,7 +21,6 @@
 #include "src/cli/report.h"
 #include "src/cli/signals.h"
 #include "src/cli/training.h"
-#include "src/cli/weights_config.h"
 #include "tessera/machine.h"
 
 namespace tessera::cli {
@@ -191,8 +190,10 @@ void print_what_was_measured(const Setup& setup, const GpuGrowth& gpus) {
       over, a_rank(gpus.set_up), a_rank(gpus.first_step), a_rank(gpus.later));
 }
 
-std::string why_none(const RunConfig& run, const RunSummary& summary) {
+std::string why_none(const Config& config, const RunSummary& summary) {
+  const RunConfig& run = config.run;
   if (summary.interrupted) return "a signal came first";
+  if (only_evaluates(config)) return "run.steps is 0, and the run only evaluates";
   if (run.steps > 0 && summary.first_step >= run.steps)
     return fmt::format("run.steps is {}, and {} were done before", run.steps, summary.first_step);
   return fmt::format("run.seconds is {}, which had passed", run.seconds);
@@ -227,7 +228,8 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   print_what_was_measured(setup, summary.gpus);
   if (summary.step == summary.first_step) {
-    fmt::print("no step was trained: {}\n", why_none(setup.config.run, summary));
+    fmt::print("no step was trained: {}\n", why_none(setup.config, summary));
+    if (summary.validation_loss) fmt::print("validation loss {}\n", loss_text(*summary.validation_loss));
     if (!summary.sample.empty()) fmt::print("\nsample:\n{}\n", escaped(summary.sample));
     return;
   }
@@ -270,7 +272,10 @@ void print_unread(const char* key, const Sampler& sampler) {
 void print_evaluation(const Setup& setup) {
   const Config& config = setup.config;
   const std::int64_t asked = config.run.evaluation_microbatches;
-  if (config.run.evaluate_every > 0) {
+  if (only_evaluates(config))
+    fmt::print("evaluate  once, on {} microbatches of a rank, and train nothing: run.steps is 0\n",
+               setup.evaluation_grid.rounds.count);
+  if (evaluates(config)) {
     if (const std::int64_t all = setup.evaluation_grid.rounds.count; asked != all)
       fmt::print("evaluate  all of the validation data: {} microbatch{} of a rank\n", all,
                  all == 1 ? "" : "es");
@@ -322,20 +327,23 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
     throw UsageError(
         fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
                     to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
-  if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
+  told_with_origins(config, [&] {
+    if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
+    if (setup.options.generation)  // refused now, not later
+      prompt_tokens(setup.config.run.sample_prompt, *setup.data, setup.model->vocabulary);
+  });
   const Data& data = *setup.data;
-  if (setup.options.generation)
-    prompt_tokens(setup.config.run.sample_prompt, data, setup.model->vocabulary);  // refused now, not later
-  const std::string& weights = setup.config.model.weights;
-  const std::string weights_note = weights.empty() ? "" : check_weights_config(weights, setup);
   Communicator world = world_of_processes(setup);
   check_same_run(world, setup.config, &data);
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
   check_disk_directory(setup.options.engine, world);
-  if (!world) check_budgets(setup);
+  if (!world) told_with_origins(config, [&] { check_budgets(setup); });
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
+  if (first)
+    files.handed_on =
+        files_to_hand_on(files.folder.continued ? config.run.checkpoint : "", config.model.weights);
   Failure failure(result);
   result.open();
   if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);
@@ -346,13 +354,13 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   failure.undoes(
       [&] { files.folder.lock = CheckpointLock(); });  // and its folder, where that is new and empty
 
+  if (first) print_notes(setup.config);
   if (first)
     fmt::print("{} parameters, {} rank{}{}, stage {}, {}; {} tokens a step\n",
                count(setup.model->parameter_numel()), setup.world(), setup.world() == 1 ? "" : "s",
                world ? " as processes" : "", setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first) print_products(setup);
-  if (first && !weights_note.empty()) fmt::print("weights   {}\n", weights_note);
   if (first) print_unread("data.train", data.train);
   if (first && data.validation && !setup.config.data.validation.empty())
     print_unread("data.validation", *data.validation);

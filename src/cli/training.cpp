@@ -8,11 +8,13 @@
 #include <new>
 #include <system_error>
 
+#include "src/cli/kept_files.h"
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
 #include "src/cli/resume.h"
 #include "src/cli/run_numerics.h"
 #include "src/cli/signals.h"
+#include "src/cli/starting_weights.h"
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 #include "tessera/machine.h"
@@ -87,7 +89,7 @@ class RankTraining {
         if (!run_.checkpoint_async) finish_save();
       }
     }
-    if (run_.evaluate_every > 0 && step_ != evaluated_step_ && !interrupted_) evaluate();
+    if (evaluates(setup_.config) && step_ != evaluated_step_ && !interrupted_) evaluate();
     if (!run_.checkpoint.empty() && step_ != saved_step_) begin_save();
     finish_save();
     if (unwritten()) std::rethrow_exception(log_->unwritten());
@@ -115,6 +117,7 @@ class RankTraining {
       const double expected_end = log_->elapsed() + last_step_seconds_ / 2;
       if (run_.steps > 0 && step_ >= run_.steps) decision = done;
       if (run_.seconds > 0.0 && expected_end >= run_.seconds) decision = done;
+      if (only_evaluates(setup_.config)) decision = done;
     }
     const Word mine{decision, saving_ && !saving_.written() ? 1 : 0};
     IdVector<Word> all(setup_.world());
@@ -173,22 +176,20 @@ class RankTraining {
       return;
     }
     const std::string& weights = setup_.config.model.weights;
-    if (weights.empty()) return;
-    try {
-      import_safetensors(weights, disk_, trainer_.engine(), hugging_face_weights(*setup_.model));
-    } catch (const UsageError& error) {
-      throw UsageError(fmt::format("model.weights: {}", error.what()));
-    } catch (const EnvironmentError& error) {
-      throw EnvironmentError(fmt::format("model.weights: {}", error.what()));
-    } catch (const CommunicationError& error) {
-      throw CommunicationError(fmt::format("model.weights: {}", error.what()), error.culprit());
-    }
-    if (first_) fmt::print("weights   from {}\n", weights);
+    if (!weights.empty()) import_weights(setup_, disk_, trainer_.engine());
+    if (!first_) return;
+    if (!weights.empty())
+      fmt::print("weights   from {}\n", weights);
+    else if (only_evaluates(setup_.config))
+      fmt::print("weights   as drawn by run.seed: there is neither model.weights nor a checkpoint\n");
+    // Also where there are none, in place of those of an earlier start.
+    if (!run_.checkpoint.empty() && !only_evaluates(setup_.config))
+      keep_files(run_.checkpoint, files_.handed_on);
   }
 
   void export_weights() {
     export_safetensors(run_.export_path, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
-                       export_options(setup_));
+                       export_options(setup_, files_.handed_on));
     if (!first_) return;
     summary_.exported = run_.export_path;
     log_->note(fmt::format("step {}  exported {}", step_, summary_.exported));

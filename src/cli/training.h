@@ -13,6 +13,7 @@ struct RunFiles {
   RunFolder folder;
   Metrics metrics;
   OutputFile trace;
+  KeptFiles handed_on;  // what an export gets from the weights that the run began with
 };
 
 // Runs on every rank's thread, with equal arguments. Only rank 0 uses `files` and `summary`, except

@@ -14,6 +14,7 @@ constexpr double kDeviation = 0.02;  // of the initial weights
 
 void check_config(const Gpt2Config& config) {
   nn::check_dim("gpt2", "vocabulary", config.vocabulary);
+  nn::check_dim("gpt2", "pad_vocabulary_to", config.pad_vocabulary_to);
   nn::check_dim("gpt2", "context", config.context);
   nn::check_dim("gpt2", "layers", config.layers);
   nn::check_dim("gpt2", "heads", config.heads);
@@ -32,6 +33,7 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
       {.model = "gpt2",
        .type = type,
        .vocabulary = config.vocabulary,
+       .token_rows = nn::padded_rows(config.vocabulary, config.pad_vocabulary_to),
        .context = config.context,
        .channels = config.channels,
        .heads = config.heads,

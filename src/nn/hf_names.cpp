@@ -15,7 +15,8 @@ WeightMap hugging_face_weights(const Model& model) {
 
 namespace nn {
 
-Shapes::Shapes(const Model& model) : layers(static_cast<std::int64_t>(model.modules.size()) - 2) {
+Shapes::Shapes(const Model& model)
+    : layers(static_cast<std::int64_t>(model.modules.size()) - 2), vocabulary(model.vocabulary) {
   for (const std::unique_ptr<Module>& module : model.modules)
     for (ParameterSpec& spec : module->parameters()) {
       if (!spec.tied_to.empty()) continue;
@@ -31,6 +32,13 @@ const Shape& Shapes::of(const std::string& parameter) const {
 
 void add_whole(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map) {
   map.tensors.push_back({.name = name, .shape = shapes.of(parameter), .parameter = parameter});
+}
+
+void add_tokens(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map) {
+  const std::int64_t channels = shapes.of(parameter)[1];
+  map.tensors.push_back({.name = name, .shape = {shapes.vocabulary, channels}, .parameter = parameter});
+  if (shapes.of(parameter)[0] > shapes.vocabulary)
+    map.padding.push_back({.parameter = parameter, .begin = shapes.vocabulary * channels});
 }
 
 }  // namespace nn

@@ -18,6 +18,7 @@ class Shapes {
   bool has(const std::string& parameter) const { return shapes_.contains(parameter); }
 
   const std::int64_t layers;
+  const std::int64_t vocabulary;
 
  private:
   std::map<std::string, Shape> shapes_;
@@ -25,6 +26,9 @@ class Shapes {
 
 // Adds a tensor that is the whole parameter, not transposed.
 void add_whole(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map);
+
+// The same of a table of tokens [rows, channels]: the file has those of the vocabulary.
+void add_tokens(const Shapes& shapes, const std::string& name, const std::string& parameter, WeightMap& map);
 
 WeightMap hf_gpt2(const Shapes& shapes);
 WeightMap hf_llama(const Shapes& shapes);

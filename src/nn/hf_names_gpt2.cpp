@@ -26,7 +26,7 @@ WeightMap hf_gpt2(const Shapes& shapes) {
                 .prefix = "transformer.",
                 .copies = {{.name = "lm_head.weight", .of = "transformer.wte.weight"}},
                 .ignored = {".attn.bias", ".attn.masked_bias"}};  // the causal mask
-  add_whole(shapes, "transformer.wte.weight", "embed.token", map);
+  add_tokens(shapes, "transformer.wte.weight", "embed.token", map);
   add_whole(shapes, "transformer.wpe.weight", "embed.position", map);
   for (std::int64_t layer = 0; layer < shapes.layers; ++layer) {
     const std::string name = fmt::format("transformer.h.{}.", layer);

@@ -35,12 +35,12 @@ void add_block(const Shapes& shapes, const std::string& name, const std::string&
 
 WeightMap hf_llama(const Shapes& shapes) {
   WeightMap map{.tensors = {}, .prefix = "model.", .copies = {}, .ignored = {".rotary_emb.inv_freq"}};
-  add_whole(shapes, "model.embed_tokens.weight", "embed.token", map);
+  add_tokens(shapes, "model.embed_tokens.weight", "embed.token", map);
   for (std::int64_t layer = 0; layer < shapes.layers; ++layer)
     add_block(shapes, fmt::format("model.layers.{}.", layer), fmt::format("block.{}.", layer), map);
   add_whole(shapes, "model.norm.weight", "head.norm.gain", map);
   if (shapes.has("head.weight"))
-    add_whole(shapes, "lm_head.weight", "head.weight", map);
+    add_tokens(shapes, "lm_head.weight", "head.weight", map);
   else
     map.copies.push_back({.name = "lm_head.weight", .of = "model.embed_tokens.weight"});
   return map;

@@ -16,6 +16,11 @@ void initial_values(const Initial& initial, std::uint64_t seed, std::string_view
   if (begin < 0)
     throw UsageError(
         fmt::format("initial values of '{}' from element {}; the first is 0", parameter_name, begin));
+  if (const auto end = begin + static_cast<std::int64_t>(out.size()); end > initial.numel) {
+    const auto drawn = static_cast<std::size_t>(std::max<std::int64_t>(0, initial.numel - begin));
+    std::ranges::fill(out.subspan(drawn), 0.0F);
+    out = out.first(drawn);
+  }
   const double value = initial.value;
   if (initial.kind == Initial::Kind::constant) {
     std::fill(out.begin(), out.end(), static_cast<float>(value));

@@ -27,6 +27,7 @@ void check_scaling(const RopeScaling& scaling) {
 
 void check_config(const LlamaConfig& config) {
   nn::check_dim("llama", "vocabulary", config.vocabulary);
+  nn::check_dim("llama", "pad_vocabulary_to", config.pad_vocabulary_to);
   nn::check_dim("llama", "context", config.context);
   nn::check_dim("llama", "layers", config.layers);
   nn::check_dim("llama", "heads", config.heads);
@@ -67,6 +68,7 @@ Model make_llama(const LlamaConfig& config, DType type) {
       {.model = "llama",
        .type = type,
        .vocabulary = config.vocabulary,
+       .token_rows = nn::padded_rows(config.vocabulary, config.pad_vocabulary_to),
        .context = config.context,
        .channels = config.channels,
        .heads = config.heads,

@@ -41,7 +41,7 @@ SplitHead::SplitHead(const TransformerConfig& config, const BatchShape& shape, c
       tokens_(shape.tokens()),
       own_rows_(own_rows_of(config, shape, target)),
       stream_rows_(stream_rows_of(config, shape, target)),
-      columns_(padded_part(config.vocabulary, target.tensor)),
+      columns_(padded_part(config.token_rows, target.tensor)),
       chunk_rows_(kernels::rows_per_chunk({.rows = tokens_,
                                            .channels = config.channels,
                                            .vocabulary = columns_,

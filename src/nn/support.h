@@ -27,6 +27,11 @@ inline constexpr ValueId kBatch = SharedValue::batch, kInput = SharedValue::inpu
 // Throws UsageError naming `field` unless 1 ≤ value < 2^31.
 void check_dim(std::string_view model, std::string_view field, std::int64_t value);
 
+// The rows of a table of tokens that are a multiple of `multiple`.
+constexpr std::int64_t padded_rows(std::int64_t vocabulary, std::int64_t multiple) {
+  return (vocabulary + multiple - 1) / multiple * multiple;
+}
+
 // Throws UnsupportedError for fp16, which the kernels do not compute in.
 void check_type(std::string_view model, DType type);
 

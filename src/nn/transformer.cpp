@@ -94,6 +94,10 @@ void drop_stream(const TransformerConfig& config, const ModuleContext& context,
   drop_rows(config, context, compute, matrix, {.count = context.shape.tokens()}, tensor, output);
 }
 
+Initial initial_of_tokens(const TransformerConfig& config) {
+  return {Initial::Kind::normal, config.deviation, config.vocabulary * config.channels};
+}
+
 Model make_transformer(const TransformerConfig& config, std::int64_t layers) {
   if (config.logits_bytes < 0)
     throw UsageError(
@@ -101,6 +105,7 @@ Model make_transformer(const TransformerConfig& config, std::int64_t layers) {
   Model model;
   model.name = config.model;
   model.vocabulary = config.vocabulary;
+  model.token_rows = config.token_rows;
   model.max_length = config.context;
   model.batch_bytes = [](const BatchShape& shape) {
     return 2 * shape.tokens() * static_cast<std::int64_t>(sizeof(std::int32_t));

@@ -24,7 +24,8 @@ struct TransformerConfig {
   std::string model;  // the model's name in errors
   DType type = DType::fp32;
   std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // the longest sequence
+  std::int64_t token_rows = 0;  // of the embedding and the head: the vocabulary, and padding, which is 0
+  std::int64_t context = 0;     // the longest sequence
   std::int64_t channels = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
@@ -43,6 +44,9 @@ struct TransformerConfig {
   double deviation = 0.02;              // of the initial weights
   double residual_deviation = 0.02;     // of the weights that end a residual branch
 };
+
+// The values that such a table of tokens begins with.
+Initial initial_of_tokens(const TransformerConfig& config);
 
 // Throws UsageError unless sequences ≥ 1 and 1 ≤ length ≤ context.
 void check_batch(const TransformerConfig& config, const BatchShape& shape);

@@ -25,7 +25,7 @@ class Embed final : public Module {
   explicit Embed(const TransformerConfig& config) : config_(config) {}
 
   std::vector<ParameterSpec> parameters() const override {
-    std::vector<ParameterSpec> specs = {table("embed.token", config_.vocabulary)};
+    std::vector<ParameterSpec> specs = {table("embed.token", config_.token_rows)};
     specs[0].cut = {.dim = 0, .padded = true};
     if (config_.learned_positions) specs.push_back(table("embed.position", config_.context));
     return specs;
@@ -34,8 +34,9 @@ class Embed final : public Module {
   bool parameters_read_in_forward_only() const override { return true; }
 
   std::vector<Initial> initials() const override {
-    return std::vector<Initial>(config_.learned_positions ? 2 : 1,
-                                {Initial::Kind::normal, config_.deviation});
+    std::vector<Initial> initials = {initial_of_tokens(config_)};
+    if (config_.learned_positions) initials.push_back({Initial::Kind::normal, config_.deviation});
+    return initials;
   }
 
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
@@ -205,7 +206,7 @@ class Embed final : public Module {
   }
 
   kernels::EmbeddingShape kernel_shape(const BatchShape& shape, int ranks, int rank) const {
-    const std::int64_t of_rank = padded_part(config_.vocabulary, ranks);
+    const std::int64_t of_rank = padded_part(config_.token_rows, ranks);
     return {.batch = shape.sequences,
             .sequence = shape.length,
             .channels = config_.channels,

@@ -5,6 +5,7 @@
 
 #include "kernels/cross_entropy_chunks.h"
 #include "kernels/kernels.h"
+#include "src/nn/regions.h"
 #include "src/nn/softmax_loss.h"
 #include "src/nn/split_head.h"
 #include "src/nn/support.h"
@@ -32,7 +33,7 @@ class Head final : public Module {
     std::vector<ParameterSpec> specs;
     add_norm(config_.norm, "head.norm", config_.channels, config_.type, stream_gradient(config_), specs);
     specs.push_back({.name = "head.weight",
-                     .shape = {config_.vocabulary, config_.channels},
+                     .shape = {config_.token_rows, config_.channels},
                      .dtype = config_.type,
                      .group = kDecay,
                      .tied_to = config_.tied ? "embed.token" : "",
@@ -43,7 +44,7 @@ class Head final : public Module {
   std::vector<Initial> initials() const override {
     std::vector<Initial> initials;
     add_norm_initials(config_.norm, initials);
-    initials.push_back({Initial::Kind::normal, config_.deviation});
+    initials.push_back(initial_of_tokens(config_));
     return initials;
   }
 
@@ -117,7 +118,8 @@ class Head final : public Module {
       case kEvaluateLoss:
         return softmax_loss_evaluate(context, compute, loss(context));
       case kTrainLoss:
-        return softmax_loss_train(context, compute, loss(context), context.value(kNormGradient));
+        softmax_loss_train(context, compute, loss(context), context.value(kNormGradient));
+        return zero_padding(context, compute);
       default:
         return norm_backward(context, compute, norm_pass(context), kGain,
                              {.input = context.value(kInput),
@@ -127,6 +129,16 @@ class Head final : public Module {
   }
 
  private:
+  // The gradient of the rows behind the vocabulary, which the loss does not see.
+  void zero_padding(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    const std::size_t weight = kGain + parameters_of(config_.norm);
+    const std::int64_t rows = config_.token_rows - config_.vocabulary;
+    if (rows == 0 || context.gradients[weight] == nullptr || context.betas[weight] != 0.0F) return;
+    kernels::fill(
+        compute, config_.type, rows * config_.channels, 0.0F,
+        at(context.gradients[weight], config_.vocabulary * config_.channels * bytes_of(config_.type)));
+  }
+
   NormPass norm_of(const BatchShape& shape) const {
     return {.norm = config_.norm, .rows = shape.tokens(), .channels = config_.channels, .type = config_.type};
   }

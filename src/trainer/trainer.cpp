@@ -64,7 +64,8 @@ struct Trainer::Impl {
   // The logits that a rank with this place along the tensor axis makes.
   ElementRange logits_of(int place) const {
     const int blocks = std::max(model->tensor_blocks, options.engine.mesh.tensor);
-    const std::int64_t each = padded_part(model->vocabulary, blocks) * (blocks / options.engine.mesh.tensor);
+    const std::int64_t each = padded_part(std::max(model->token_rows, model->vocabulary), blocks) *
+                              (blocks / options.engine.mesh.tensor);
     return {.begin = std::min(place * each, model->vocabulary),
             .end = std::min((place + 1) * each, model->vocabulary)};
   }

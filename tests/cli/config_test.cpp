@@ -218,17 +218,22 @@ TEST(Config, RangesAreThoseOfTheLibrary) {
 TEST(Config, HeadsDivideWhatTheyAreOf) {
   expect_mentions(error_of("", {"model.channels=16", "model.heads=3"}),
                   {"model.channels is 16; it must be a multiple of model.heads, which is 3"});
-  expect_mentions(error_of("", {"model.heads=5"}),
-                  {"model.channels is 384 by the preset; it must be a multiple of model.heads, which is 5"});
+  expect_mentions(
+      error_of("", {"model.heads=5"}),
+      {"model.channels is 384; it must be a multiple of model.heads, which is 5 (from preset gpt2-tiny: "
+       "model.channels)"});
   const auto llama = [](std::vector<std::string> settings) {
     settings.insert(settings.end(), {"model.family=llama", "model.preset=llama-tiny"});
     return error_of("", settings);
   };
   expect_mentions(
       llama({"model.channels=18"}),
-      {"model.channels is 18; it must be an even multiple of model.heads, which is 6 by the preset"});
-  expect_mentions(llama({"model.kv_heads=4"}),
-                  {"model.heads is 6 by the preset; it must be a multiple of model.kv_heads, which is 4"});
+      {"model.channels is 18; it must be an even multiple of model.heads, which is 6 (from preset "
+       "llama-tiny: model.heads)"});
+  expect_mentions(
+      llama({"model.kv_heads=4"}),
+      {"model.heads is 6; it must be a multiple of model.kv_heads, which is 4 (from preset llama-tiny: "
+       "model.heads)"});
   EXPECT_EQ(llama({"model.channels=24", "model.heads=4", "model.kv_heads=1"}), "");
 }
 
@@ -263,7 +268,8 @@ TEST(Config, ValuesThatDoNotGoTogether) {
        {"model.layers is 100000 and", "run.microbatches is 100000", "1000000 are the most",
         "make run.microbatches at most 10,"}},
       {{"model.preset=gpt2-124m", "run.microbatches=100000"},
-       {"model.layers is 12 by the preset", "run.microbatches is 100000", "1200000 blocks", "at most 83333"}},
+       {"model.layers is 12 and", "(from preset gpt2-124m: model.layers", "run.microbatches is 100000",
+        "1200000 blocks", "at most 83333"}},
       {{"model.layers=100000", "run.microbatches_per_step=100000", "mesh.shard=2"},
        {"model.layers is 100000 and", "run.microbatches_per_step is 100000, 50000 of a rank", "at most 10,"}},
       {{"mesh.shard=2", "run.microbatches_per_step=5", "run.microbatches=2"},
@@ -309,14 +315,21 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"optimizer.kind=lion", "optimizer.epsilon=0.5"},
        {"optimizer.epsilon is 0.5", "\"lion\"", "not \"adamw\" or \"adam\"", "1e-08"}},
       {{"optimizer.kind=sgd", "optimizer.nesterov=true"}, {"optimizer.nesterov", "momentum above 0"}},
-      {{"run.steps=0"}, {"run.steps and run.seconds"}},
-      {{"run.steps=0", "run.seconds=1"}, {"schedule.kind", "total_steps"}},
+      {{"run.steps=0", "data.validation_fraction=0"}, {"run.steps = 0", "data.validation"}},
+      {{"run.steps=0", "run.seconds=1"},
+       {"schedule.kind is \"cosine\"", "(by default: schedule.kind, schedule.total_steps)"}},
       {{"run.steps=5", "schedule.warmup_steps=6"}, {"schedule.warmup_steps is 6", "5 steps"}},
       {{"run.checkpoint_every=5"}, {"run.checkpoint_every", "run.checkpoint"}},
       {{"run.resume=true"}, {"run.resume", "run.checkpoint"}},
       {{"run.evaluate_every=5", "data.validation_fraction=0"}, {"run.evaluate_every", "data.validation"}},
       {{"precision.parameters=fp16"}, {"fp16", "fp32", "bf16"}},
-      {{"model.family=llama"}, {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
+      {{"model.family=llama", "model.preset=gpt2-tiny"},
+       {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
+      {{"model.preset=llama-tiny", "model.rope_low_freq_factor=2"},
+       {"model.rope_low_freq_factor is 2.0", "model.rope_scaling is 1"}},
+      {{"model.preset=llama-1b", "model.rope_low_freq_factor=4"},
+       {"model.rope_high_freq_factor is 4; it must be above model.rope_low_freq_factor, which is 4",
+        "(from preset llama-1b: model.rope_high_freq_factor)"}},
       {{"model.family=gpt2", "model.preset=llama-7b"},
        {"model.preset is \"llama-7b\" and model.family is \"gpt2\"", "gpt2-124m", "leave model.family out"}},
       {{"model.kv_heads=2"}, {"model.kv_heads", "\"llama\""}},
@@ -357,6 +370,24 @@ TEST(Config, APresetImpliesItsFamily) {
   EXPECT_EQ(family("[model]\npreset = \"llama-tiny\"\nkv_heads = 1\n", {}), "llama");
   EXPECT_EQ(family("[model]\npreset = \"llama-tiny\"\n", {"model.preset=gpt2-124m"}), "gpt2");
   EXPECT_EQ(family("", {}), "gpt2");
+}
+
+TEST(Config, AFamilyAloneIsItsSmallestPreset) {
+  const Config llama = parse_config("", "test", std::vector<std::string>{"model.family=llama"});
+  EXPECT_EQ(llama.model.preset, "llama-tiny");
+  EXPECT_EQ(parse_config("[model]\nfamily = \"gpt2\"\n", "test").model.preset, "gpt2-tiny");
+}
+
+TEST(Config, RopeScalingHasANumberForEachOfLlama3) {
+  const std::vector<std::string> settings = {
+      "model.preset=llama-tiny", "model.rope_scaling=8", "model.rope_low_freq_factor=1.5",
+      "model.rope_high_freq_factor=6", "model.rope_original_context=64"};
+  const auto setup = make_setup(parse_config("", "test", settings));
+  const RopeScaling& scaling = std::get<LlamaConfig>(setup.dimensions).rope_scaling;
+  EXPECT_EQ(scaling.factor, 8.0);
+  EXPECT_EQ(scaling.low_frequency, 1.5);
+  EXPECT_EQ(scaling.high_frequency, 6.0);
+  EXPECT_EQ(scaling.original_context, 64);
 }
 
 TEST(Config, ShowsNumbersAsTheyWereWritten) {

@@ -428,7 +428,7 @@ TEST_F(Tool, KeepsToTheModelOfTheWeights) {
   for (const std::string& path : {weights, weights + "/model.safetensors"}) {
     const Result other = train({"model.weights=" + path, "model.heads=4"});
     EXPECT_EQ(other.status, 1);
-    EXPECT_THAT(other.err, HasSubstr("has n_head 2, the model of this run has 4"));
+    EXPECT_THAT(other.err, HasSubstr("model.heads is 4, but '" + weights + "/config.json' has n_head 2; "));
   }
   std::ofstream(weights + "/config.json") << "{";
   EXPECT_THAT(train({"model.weights=" + weights}).err, HasSubstr("config.json' is no JSON object"));
@@ -458,7 +458,7 @@ TEST_F(Tool, KeepsToTheAttentionAndTheRotaryEmbeddingOfTheWeights) {
   };
   ASSERT_EQ(train({"run.export=" + weights}).status, 0);
   EXPECT_THAT(with_config({}, {{"scale_attn_by_inverse_layer_idx", true}}).err,
-              HasSubstr("has scale_attn_by_inverse_layer_idx true, the model of this run has false"));
+              HasSubstr("has scale_attn_by_inverse_layer_idx true; supported is false"));
 
   const Arguments llama = {"model.family=llama", "model.preset=llama-tiny", "model.kv_heads=1",
                            "model.hidden=16",    "model.rope_theta=500",    "model.norm_epsilon=1e-6"};
@@ -472,17 +472,17 @@ TEST_F(Tool, KeepsToTheAttentionAndTheRotaryEmbeddingOfTheWeights) {
     EXPECT_THAT(with_config(llama, {{"rope_scaling", {{"rope_type", type}, {"factor", 2.0}}}}).err,
                 HasSubstr("has rope_scaling {\"factor\":2.0,\"rope_type\":" + type.dump() + "}"));
   EXPECT_THAT(with_config(llama, {{"rope_scaling", nullptr}, {"tie_word_embeddings", true}}).err,
-              HasSubstr("has tie_word_embeddings true, the model of this run has false"));
+              HasSubstr("model.preset is \"llama-tiny\", whose tied is false, but"));
   with_config(llama, {{"tie_word_embeddings", false}});
   const json missing = {{"rope_theta", nullptr}, {"rope_scaling", nullptr}, {"rms_norm_eps", nullptr}};
-  EXPECT_THAT(with_config(llama, missing).err,
-              HasSubstr("has rope_theta 10000.0, the model of this run has 500.0"));
+  EXPECT_THAT(with_config(llama, missing).err, HasSubstr("model.rope_theta is 500.0, but '" + weights +
+                                                         "/config.json' has rope_theta 10000.0"));
   EXPECT_EQ(with_config(llama, {{"rope_parameters", rope}}).status, 0);
   rope["rope_theta"] = 1000.0;
   EXPECT_THAT(with_config(llama, {{"rope_parameters", rope}}).err, HasSubstr("has rope_theta 1000.0"));
   rope.update({{"rope_theta", 500.0}, {"rope_type", "linear"}, {"factor", 4.0}});
   EXPECT_THAT(with_config(llama, {{"rope_parameters", rope}}).err,
-              HasSubstr(R"(has rope_scaling {"factor":4.0,"rope_type":"linear"})"));
+              HasSubstr(R"("rope_type":"linear"}; supported is null, or "rope_type" "llama3")"));
 }
 
 TEST_F(Tool, KnowsNoCutsWithoutAUnit) {
@@ -643,10 +643,10 @@ TEST_F(Tool, NamesWhatIsWrongWithTheCommandLine) {
   };
   expect_told({"--bogus"}, "there is no option '--bogus'; see tessera");
   expect_told({"trian"}, "there is no command 'trian'; did you mean 'train'?; see tessera");
-  expect_told(
-      {"help"},
-      "there is no command 'help'; the commands are train, plan, simulate, compare, info, checkpoint, "
-      "config; see tessera");
+  expect_told({"help"},
+              "there is no command 'help'; the commands are train, plan, simulate, compare, report, info, "
+              "checkpoint, "
+              "config; see tessera");
   expect_told({}, "a command is missing; see tessera");
   expect_told({"checkpoint", "inspct"},
               "there is no command 'inspct'; did you mean 'inspect'?; see tessera checkpoint");

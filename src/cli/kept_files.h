@@ -1,0 +1,37 @@
+// The files of a Hugging Face folder that a run hands on from the weights that it starts from to those that
+// it exports: the tokenizer's, generation_config.json, and config.json for the tokens that begin and end a
+// text. A run with a folder for checkpoints keeps copies there, in "hugging_face".
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace tessera::cli {
+
+using KeptFiles = std::map<std::string, std::string>;  // by name, the bytes
+
+// Of the folder of `weights`; empty if there are none. Throws EnvironmentError naming model.weights if one
+// cannot be read, or if together they have more than 1 GiB.
+KeptFiles read_kept_files(const std::filesystem::path& weights);
+
+// The files that a run keeps; `folder` is that of its checkpoints, or one of the checkpoints in it. Nothing
+// if it keeps none. Throws EnvironmentError if one cannot be read.
+std::optional<KeptFiles> kept_files(const std::filesystem::path& folder);
+
+// What an export of a run gets: the files that it keeps in `folder`, else those of `weights`; empty if there
+// are none. Both paths may be empty.
+KeptFiles files_to_hand_on(const std::filesystem::path& folder, const std::filesystem::path& weights);
+
+// The config.json among them, if there is one.
+std::optional<std::filesystem::path> kept_config_file(const std::filesystem::path& folder);
+
+// Keeps the files in the folder of a run's checkpoints, in place of those of another start: all of them, or
+// after a kill none. Throws EnvironmentError naming run.checkpoint.
+void keep_files(const std::filesystem::path& folder, const KeptFiles& files);
+
+// The config.json of an export: `own`, with the token ids of the kept config.json.
+std::string with_token_ids(const std::string& own, const KeptFiles& files);
+
+}  // namespace tessera::cli
