@@ -14,5 +14,5 @@ configure_package_config_file(cmake/tesseraConfig.cmake.in ${PROJECT_BINARY_DIR}
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/tessera_dnnl.cmake ${PROJECT_SOURCE_DIR}/cmake/tessera_liburing.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/tessera_nvidia.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/tessera_nvidia.cmake ${PROJECT_SOURCE_DIR}/cmake/tessera_text_libraries.cmake
         DESTINATION ${package})

@@ -54,7 +54,7 @@ fuzz() {
 
 say "fuzzing for $seconds seconds"
 running=()
-for name in checkpoint config program safetensors tokens; do
+for name in checkpoint config program safetensors tokenizer tokens; do
   fuzz "$name" &
   running+=($!)
 done

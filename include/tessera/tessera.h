@@ -52,6 +52,7 @@
 #include "tessera/step_spec.h"
 #include "tessera/strategy.h"
 #include "tessera/target.h"
+#include "tessera/tokenizer.h"
 #include "tessera/trainer.h"
 #include "tessera/value_id.h"
 #include "tessera/verify.h"

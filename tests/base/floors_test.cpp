@@ -23,11 +23,12 @@ constexpr int kTop = 8;
 
 // Folders of the source tree, a longer prefix before a shorter one. Rules are headers that kernels compile.
 const std::vector<std::pair<std::string, int>> kFolderFloors = {
-    {"src/base/", 0},    {"src/layout/", 1}, {"src/program/", 2},    {"src/build/", 2},
-    {"src/plan/", 2},    {"src/verify/", 2}, {"src/simulate/", 2},   {"src/tune/", 2},
-    {"src/device/", 3},  {"kernels/", 4},    {"src/comm/", 5},       {"optim/rules", 4},
-    {"optim/", 5},       {"src/engine/", 6}, {"src/checkpoint/", 6}, {"src/nn/", 7},
-    {"src/trainer/", 7}, {"src/cli/", kTop}, {"examples/", kTop},    {"benchmarks/", kTop},
+    {"src/base/", 0},      {"src/layout/", 1},  {"src/program/", 2},    {"src/build/", 2},
+    {"src/plan/", 2},      {"src/verify/", 2},  {"src/simulate/", 2},   {"src/tune/", 2},
+    {"src/device/", 3},    {"kernels/", 4},     {"src/comm/", 5},       {"optim/rules", 4},
+    {"optim/", 5},         {"src/engine/", 6},  {"src/checkpoint/", 6}, {"src/nn/", 7},
+    {"src/text/", 7},      {"src/trainer/", 7}, {"src/cli/", kTop},     {"examples/", kTop},
+    {"benchmarks/", kTop},
 };
 
 // The folder that a public header belongs to.
@@ -88,15 +89,16 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"hugging_face.h", "src/nn/"},
     {"model.h", "src/nn/"},
     {"module.h", "src/nn/"},
+    {"tokenizer.h", "src/text/"},
     {"data.h", "src/trainer/"},
     {"trainer.h", "src/trainer/"},
     {"tessera.h", "examples/"},  // all of them, for users
 };
 
 // How headers of other libraries begin.
-const std::vector<std::string> kLibraries = {"fmt/", "spdlog/", "hwy/",  "oneapi/",  "dnnl",  "mpi.h",
-                                             "cuda", "cublas",  "cudnn", "nccl",     "toml",  "nlohmann/",
-                                             "CLI/", "xxhash",  "asio",  "liburing", "gtest/"};
+const std::vector<std::string> kLibraries = {
+    "fmt/", "spdlog/",   "hwy/", "oneapi/", "dnnl", "mpi.h",    "cuda",  "cublas",   "cudnn", "nccl",
+    "toml", "nlohmann/", "CLI/", "xxhash",  "asio", "liburing", "pcre2", "unicode/", "gtest/"};
 
 bool is_library_header(const std::string& target) {
   return std::ranges::any_of(kLibraries, [&](const std::string& start) { return target.starts_with(start); });

@@ -100,7 +100,7 @@ if(status EQUAL 0 OR NOT output MATCHES "TESSERA_WITH_MPI is 'none'; AUTO, ON or
 endif()
 
 # A version that is not there is refused, and so are a component, a project without C++, and a machine without what was
-# built in: CUDA's toolkit, liburing.
+# built in: CUDA's toolkit, liburing, PCRE2.
 function(expect_refusal argument pattern)
   file(REMOVE_RECURSE ${WORK}/refused)
   execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/refused -B ${WORK}/refused -G ${GENERATOR}
@@ -125,4 +125,8 @@ endif()
 file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_liburing REGEX "tessera_WITH_LIBURING TRUE")
 if(with_liburing)
   expect_refusal(-DTESSERA_LIBURING_LIBRARY=OFF "built with liburing, which was not found")
+endif()
+file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_text REGEX "tessera_WITH_TEXT TRUE")
+if(with_text)
+  expect_refusal(-DTESSERA_PCRE2_LIBRARY=OFF "built with tokenizers, and PCRE2 or ICU was not found")
 endif()
