@@ -48,7 +48,8 @@ struct ReportArguments {
   std::string html, title;  // without a title, the runs' names
 };
 
-class ResultFile;  // src/cli/report.h
+struct PrepareOptions;  // src/cli/prepare/prepare.h
+class ResultFile;       // src/cli/report.h
 
 int train_command(const RunArguments& arguments, ResultFile& result);
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& result);
@@ -56,6 +57,8 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
 // Whether two runs have the same bits: 0, or kDiffer.
 inline constexpr int kDiffer = 3;
 int compare_command(const CompareArguments& arguments, ResultFile& result);
+// No thread: as many as there are cores.
+int prepare_command(PrepareOptions options);
 int report_command(const ReportArguments& arguments);
 int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.

@@ -1,0 +1,84 @@
+// `tessera data prepare`: text into token files.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "src/cli/commands.h"
+#include "src/cli/output.h"
+#include "src/cli/prepare/prepare.h"
+#include "src/cli/progress.h"
+#include "tessera/machine.h"
+
+namespace tessera::cli {
+
+namespace {
+
+// A bar on a terminal, a few lines elsewhere.
+class EncodingProgress {
+ public:
+  void show(std::int64_t done, std::int64_t all) {
+    const int percent = all > 0 ? static_cast<int>(100 * done / all) : 100;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (percent == percent_ && (!terminal_ || seconds < next_)) return;
+    if (!terminal_ && percent < percent_ + 10 && percent < 100) return;
+    percent_ = percent;
+    next_ = seconds + 0.2;
+    const double rate = static_cast<double>(done) / std::max(seconds, 1e-3) / 1e6;
+    const std::string left =
+        percent < 100 && done > 0
+            ? fmt::format("  {} left",
+                          duration(seconds * static_cast<double>(all - done) / static_cast<double>(done)))
+            : "";
+    const std::string line =
+        fmt::format("encoded  {:>3}%  {} of {}  {:.1f} MB/s{}", percent, mib(done), mib(all), rate, left);
+    fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
+    shown_ = terminal_;
+    std::fflush(stdout);
+  }
+  // Ends the bar's line.
+  void finish() {
+    if (shown_) fmt::print("\n");
+    shown_ = false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+  bool terminal_ = terminal_columns(STDOUT_FILENO) > 0;
+  bool shown_ = false;
+  int percent_ = -10;
+  double next_ = 0.0;
+};
+
+std::string side_text(const char* name, const PreparedSplit& split) {
+  const std::string tail = split.files.size() > 1 ? fmt::format(" to {}", split.files.back()) : "";
+  return fmt::format("{:<12}{} tokens in {} document{}, {}{}\n", name, count(split.tokens),
+                     count(split.documents), split.documents == 1 ? "" : "s",
+                     split.files.empty() ? "no file" : split.files.front(), tail);
+}
+
+}  // namespace
+
+int prepare_command(PrepareOptions options) {
+  if (options.threads == 0) options.threads = std::max(1, static_cast<int>(allowed_cores().size()));
+  EncodingProgress progress;
+  const Prepared made = prepare(
+      options, [&](std::int64_t done, std::int64_t all) { progress.show(done, all); },
+      [&](const std::string& note) {
+        progress.finish();
+        fmt::print("{}\n", escaped(note));
+      });
+  progress.finish();
+  fmt::print("{}{}", side_text("train", made.train), side_text("validation", made.validation));
+  const std::int64_t tokens = made.train.tokens + made.validation.tokens;
+  fmt::print("{:.2f} bytes of text a token; train on them with\n  data.train = \"{}/train_*.bin\"\n",
+             static_cast<double>(made.text_bytes) / static_cast<double>(tokens), escaped(options.out));
+  if (!made.validation.files.empty())
+    fmt::print("  data.validation = \"{}/validation_*.bin\"\n", escaped(options.out));
+  fmt::print("  model.vocabulary = {}, or more\n", made.vocabulary);
+  return 0;
+}
+
+}  // namespace tessera::cli
