@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace tessera::cli {
 
 struct RunArguments {
@@ -54,5 +58,7 @@ int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
 int inspect_command(const std::string& path, bool verify, ResultFile& result);
+// `tessera tokenizer` with its commands. They are run by the command line, and throw.
+void add_tokenizer_commands(CLI::App& app);
 
 }  // namespace tessera::cli

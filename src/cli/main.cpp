@@ -350,6 +350,7 @@ int run(int argc, char** argv) {
   for (const auto& add :
        {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
     add(app, line);
+  add_tokenizer_commands(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
