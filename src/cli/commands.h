@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace tessera::cli {
 
 struct RunArguments {
@@ -42,14 +46,7 @@ struct CompareArguments {
   RunArguments a, b;
 };
 
-// The runs of `report`, each named as read_runs() takes it, and the page.
-struct ReportArguments {
-  std::vector<std::string> runs;
-  std::string html, title;  // without a title, the runs' names
-};
-
-struct PrepareOptions;  // src/cli/prepare/prepare.h
-class ResultFile;       // src/cli/report.h
+class ResultFile;  // src/cli/report.h
 
 int train_command(const RunArguments& arguments, ResultFile& result);
 int plan_command(const RunArguments& arguments, const PlanArguments& show, ResultFile& result);
@@ -57,12 +54,14 @@ int simulate_command(const RunArguments& arguments, const ClusterArguments& clus
 // Whether two runs have the same bits: 0, or kDiffer.
 inline constexpr int kDiffer = 3;
 int compare_command(const CompareArguments& arguments, ResultFile& result);
-// No thread: as many as there are cores.
-int prepare_command(PrepareOptions options);
-int report_command(const ReportArguments& arguments);
 int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
 int inspect_command(const std::string& path, bool verify, ResultFile& result);
+// `tessera tokenizer` and `tessera data` with their commands, and `tessera report`. They need no
+// configuration, are run by the command line, and throw.
+void add_tokenizer_commands(CLI::App& app);
+void add_data_commands(CLI::App& app);
+void add_report_command(CLI::App& app);
 
 }  // namespace tessera::cli

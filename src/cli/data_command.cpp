@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 
 #include "src/cli/commands.h"
+#include "src/cli/files.h"
 #include "src/cli/output.h"
 #include "src/cli/prepare/prepare.h"
 #include "src/cli/progress.h"
@@ -59,9 +63,7 @@ std::string side_text(const char* name, const PreparedSplit& split) {
                      split.files.empty() ? "no file" : split.files.front(), tail);
 }
 
-}  // namespace
-
-int prepare_command(PrepareOptions options) {
+void prepare_data(PrepareOptions options) {
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(allowed_cores().size()));
   EncodingProgress progress;
   const Prepared made = prepare(
@@ -78,7 +80,40 @@ int prepare_command(PrepareOptions options) {
   if (!made.validation.files.empty())
     fmt::print("  data.validation = \"{}/validation_*.bin\"\n", escaped(options.out));
   fmt::print("  model.vocabulary = {}, or more\n", made.vocabulary);
-  return 0;
+}
+
+}  // namespace
+
+void add_data_commands(CLI::App& app) {
+  const auto options = std::make_shared<PrepareOptions>();
+  options->threads = 0;
+  CLI::App* data = app.add_subcommand("data", "Make data to train on");
+  data->require_subcommand(1);
+  CLI::App* command =
+      data->add_subcommand("prepare", "Text or JSON lines into token files, shuffled and split");
+  command
+      ->add_option("input", options->inputs,
+                   "files of text, each a document, or of JSON lines (.jsonl, .ndjson); .gz and .zst too")
+      ->required();
+  command->add_option("--tokenizer", options->tokenizer, "a tokenizer.json, or a folder that has one")
+      ->required();
+  command->add_option("--out", options->out, "the folder of the result; one that was interrupted goes on")
+      ->required()
+      ->check(CLI::Validator([](const std::string& path) { return why_no_output(path); }, ""));
+  command->option_defaults()->always_capture_default();
+  command->add_option("--field", options->field, "the member of a JSON line that has its text");
+  command->add_option("--validation", options->validation, "share of the documents to validate on");
+  command->add_option("--seed", options->seed, "of the order of documents");
+  command->add_option("--shard-tokens", options->shard_tokens,
+                      "most tokens of one file, but for a longer document");
+  command
+      ->add_option("--end-of-text", options->end_of_text,
+                   "the token behind each document; by default <|endoftext|>, <|end_of_text|> or </s>")
+      ->default_str("");
+  command->add_option("--threads", options->threads, "threads that encode; by default one for each core")
+      ->default_str("")
+      ->check(CLI::Range(1, 4096));
+  command->callback([options] { prepare_data(*options); });
 }
 
 }  // namespace tessera::cli

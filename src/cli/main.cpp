@@ -19,7 +19,6 @@
 #include "src/cli/files.h"
 #include "src/cli/output.h"
 #include "src/cli/places.h"
-#include "src/cli/prepare/prepare.h"
 #include "src/cli/processes.h"
 #include "src/cli/report.h"
 #include "src/cli/signals.h"
@@ -202,8 +201,6 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   CompareArguments compare;
-  ReportArguments report;
-  PrepareOptions prepare;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
   int status = 0;
@@ -301,58 +298,6 @@ void add_compare(CLI::App& app, CommandLine& line) {
   });
 }
 
-void add_data(CLI::App& app, CommandLine& line) {
-  CLI::App* data = app.add_subcommand("data", "Make data to train on");
-  data->require_subcommand(1);
-  CLI::App* command =
-      data->add_subcommand("prepare", "Text or JSON lines into token files, shuffled and split");
-  PrepareOptions& options = line.prepare;
-  options.threads = 0;
-  command
-      ->add_option("input", options.inputs,
-                   "files of text, each a document, or of JSON lines (.jsonl, .ndjson); .gz and .zst too")
-      ->required();
-  command->add_option("--tokenizer", options.tokenizer, "a tokenizer.json, or a folder that has one")
-      ->required();
-  add_output(*command, "--out", options.out, "the folder of the result; one that was interrupted goes on")
-      ->required();
-  command->option_defaults()->always_capture_default();
-  command->add_option("--field", options.field, "the member of a JSON line that has its text");
-  command->add_option("--validation", options.validation, "share of the documents to validate on");
-  command->add_option("--seed", options.seed, "of the order of documents");
-  command->add_option("--shard-tokens", options.shard_tokens,
-                      "most tokens of one file, but for a longer document");
-  command
-      ->add_option("--end-of-text", options.end_of_text,
-                   "the token behind each document; by default <|endoftext|>, <|end_of_text|> or </s>")
-      ->default_str("");
-  command->add_option("--threads", options.threads, "threads that encode; by default one for each core")
-      ->default_str("")
-      ->check(CLI::Range(1, 4096));
-  command->callback([&line] {
-    leave_to_first_process(line);
-    if (line.speaks) line.status = prepare_command(line.prepare);
-  });
-}
-
-void add_report(CLI::App& app, CommandLine& line) {
-  CLI::App* command =
-      app.add_subcommand("report", "Write a page of what runs wrote: curves, memory, settings");
-  ReportArguments& report = line.report;
-  command
-      ->add_option(
-          "run", report.runs,
-          "a run's metrics (run.metrics) or result (--json), or a folder that has them as metrics.jsonl "
-          "and result.json; several are laid over each other")
-      ->required();
-  add_output(*command, "--html", report.html, "write the page to this file")->required();
-  command->add_option("--title", report.title, "the page's title; by default the runs' names");
-  command->callback([&line] {
-    leave_to_first_process(line);
-    if (line.speaks) line.status = report_command(line.report);
-  });
-}
-
 void add_info(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("info", "Show what this build and machine have");
   add_json(*command, line.json);
@@ -402,9 +347,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
-  for (const auto& add : {add_train, add_plan, add_simulate, add_compare, add_data, add_report, add_info,
-                          add_checkpoint, add_config})
+  for (const auto& add :
+       {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
     add(app, line);
+  add_tokenizer_commands(app);
+  add_data_commands(app);
+  add_report_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
