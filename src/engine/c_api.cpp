@@ -13,6 +13,8 @@
 #include "src/engine/c_api_options.h"
 #include "src/engine/c_api_support.h"
 #include "tessera/engine.h"
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
 
 namespace tessera::c_api {
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tessera/machine.h"
+#include "tessera/simulate.h"
 #include "tests/engine/looking_reader.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/trace.h"
