@@ -22,6 +22,7 @@
 #include "tessera/device.h"
 #include "tessera/machine.h"
 #include "tessera/model.h"
+#include "tessera/simulate.h"
 #include "tessera/trainer.h"
 
 namespace tessera {

@@ -26,6 +26,8 @@ const ParameterGroup& group_of(const Optimizer& optimizer, int group) {
 
 }  // namespace
 
+std::vector<ParameterGroup> default_groups() { return {ParameterGroup{}}; }
+
 void Optimizer::check() const {
   check_options(options);
   if (moment_type != DType::fp32 && moment_type != DType::bf16)

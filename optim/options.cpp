@@ -9,6 +9,7 @@
 #include "optim/rules.h"
 #include "tessera/error.h"
 #include "tessera/optimizer.h"
+#include "tessera/optimizer_fields.h"
 
 namespace tessera {
 namespace {

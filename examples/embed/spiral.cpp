@@ -6,6 +6,7 @@
 // What the engine adds to a trainer: lease a unit around its compute, read parameters and write gradients
 // through the lease, and call step() at the end. Nothing else here knows that there are ranks, except which
 // samples are whose.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>

@@ -25,6 +25,7 @@
 
 #include "../arguments.h"
 #include "tessera/engine.h"
+#include "tessera/memory_plan.h"
 
 using tessera::Communicator;
 using tessera::Engine;

@@ -22,6 +22,7 @@
 
 #include "../arguments.h"
 #include "tessera/engine.h"
+#include "tessera/program.h"
 
 namespace {
 

@@ -16,6 +16,8 @@
 
 #include "../arguments.h"
 #include "tessera/engine.h"
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
 
 namespace {
 

@@ -2,7 +2,6 @@
 // parts that read and write them. Programs are built of it, and memory plans count its bytes. Pure.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -77,12 +76,10 @@ struct PartSpec {
   double flops = 0;  // multiplications and additions of its matrix products, for predictions of time
   bool evaluation_only = false;  // a training step does without it. Forward only
 
-  bool reads_value(ValueId value) const { return std::ranges::find(reads, value) != reads.end(); }
-  bool writes_value(ValueId value) const { return std::ranges::find(writes, value) != writes.end(); }
+  bool reads_value(ValueId value) const;
+  bool writes_value(ValueId value) const;
   // Whether it writes the gradient of the unit's parameter at that place.
-  bool writes_gradient(int place) const {
-    return is_of_backward(pass) && (!gradients || std::ranges::find(*gradients, place) != gradients->end());
-  }
+  bool writes_gradient(int place) const;
 };
 
 // All zero where the trainer keeps its activations in memory of its own.

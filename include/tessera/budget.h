@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/cost_model.h"
 #include "tessera/id_vector.h"
+#include "tessera/memory_budget.h"
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
-#include "tessera/simulate.h"
 #include "tessera/step_spec.h"
 
 namespace tessera {
@@ -25,28 +26,6 @@ struct PlannedPrograms {
 };
 PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span<const StepSpec> specs,
                                int pipeline_rank = 0, int data_rank = 0);
-
-// What messages call a budget's bytes: by default as an embedder writes them in EngineOptions. A tool gives
-// the names of the keys that its user set.
-struct BudgetNames {
-  std::string device = "budget.device_bytes";
-  std::string host = "budget.host_bytes";
-  std::string external = "budget.external_bytes";
-};
-
-// The memory that one rank may take, in bytes. 0 means no limit.
-struct MemoryBudget {
-  std::int64_t device_bytes = 0;
-  std::int64_t host_bytes = 0;      // bounds the host's arena only, also where the device is the CPU
-  std::int64_t external_bytes = 0;  // the part of device_bytes that the embedder itself uses
-  BudgetNames names = {};
-
-  // Throws UsageError for bytes below 0.
-  void check() const;
-  bool holds(const MemoryPlan& plan) const { return missing_bytes(plan) == 0; }
-  // The bytes by which the plan exceeds the budget, device and host added; 0 where it fits.
-  std::int64_t missing_bytes(const MemoryPlan& plan) const;
-};
 
 // Builds and plans the programs of every rank: for each of first_data_ranks(specs) those of all pipeline
 // ranks, by their coordinate. programs_of_ranks() says who runs which. It ends with the first rank whose plan

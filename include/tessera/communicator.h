@@ -12,13 +12,20 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/device.h"
+#include "tessera/device_type.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/exact_sum.h"
 #include "tessera/reduction.h"
+#include "tessera/waiting.h"
 
 namespace tessera {
+
+// Defined in tessera/device.h.
+class Arena;
+struct ArenaSource;
+class FailureFlag;
+class Stream;
 
 namespace comm {
 class Backend;

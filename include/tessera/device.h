@@ -16,6 +16,7 @@
 
 #include "tessera/category.h"
 #include "tessera/device_type.h"
+#include "tessera/waiting.h"
 
 namespace tessera {
 
@@ -41,12 +42,6 @@ class FailureFlag {
   struct State;
   std::shared_ptr<State> state_;
 };
-
-// How threads wait for each other: a short spin, some sched_yield, then a futex. `automatic` compares the
-// threads that are busy at the same time with the cores: it spins if each has a core, yields up to eight
-// threads a core, and blocks beyond that or if their number is not known. While other work takes the cores,
-// threads sleep at once, whatever was chosen.
-enum class Waiting : std::uint8_t { automatic, spin, yield, block };
 
 class Stream;
 
@@ -202,7 +197,7 @@ class Arena {
   // segmentation fault.
   std::int64_t address_space_before() const { return address_space_before_; }
   // Keeps `user` alive until just before the memory is given back.
-  void attach(std::shared_ptr<void> user) { users_.push_back(std::move(user)); }
+  void attach(std::shared_ptr<void> user);
 
  private:
   void check(const char* what, std::int64_t offset, std::int64_t bytes) const;

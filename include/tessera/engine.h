@@ -15,11 +15,16 @@
 #include "tessera/engine_options.h"
 #include "tessera/layout.h"
 #include "tessera/loss_total.h"
-#include "tessera/memory_plan.h"
 #include "tessera/numerics.h"
-#include "tessera/program.h"
+#include "tessera/operand.h"
 
 namespace tessera {
+
+// Defined in tessera/device.h, memory_plan.h, program.h and simulate.h.
+class ByteCounters;
+struct MemoryPlan;
+struct Program;
+struct TraceSpan;
 
 // A unit's parameter or gradient during a lease: this rank's share of one that is cut over the tensor axis
 // (Layout::shares), in which the padding of a cut is to stay 0, and its gradient to be 0.

@@ -9,21 +9,27 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/budget.h"
+#include "tessera/activations.h"
 #include "tessera/communicator.h"
-#include "tessera/device.h"
+#include "tessera/cost_model.h"
+#include "tessera/device_type.h"
 #include "tessera/layout.h"
 #include "tessera/loss_scaler.h"
+#include "tessera/memory_budget.h"
 #include "tessera/mesh.h"
 #include "tessera/numerics.h"
 #include "tessera/optimizer.h"
-#include "tessera/program.h"
-#include "tessera/prove.h"
-#include "tessera/simulate.h"
-#include "tessera/step_spec.h"
 #include "tessera/strategy.h"
+#include "tessera/use.h"
+#include "tessera/waiting.h"
 
 namespace tessera {
+
+// Defined in tessera/program.h, prove.h and step_spec.h.
+struct Instruction;
+struct Program;
+struct RankPrograms;
+struct StepSpec;
 
 // A program that an embedder asks an engine for. When the engine is made it builds, plans and verifies each,
 // from the StepSpec that step_specs() makes of it and of the other options.
@@ -52,11 +58,14 @@ struct EngineDebug {
   std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
 };
 
+// One training program of one microbatch.
+std::vector<EngineProgram> default_programs();
+
 struct EngineOptions {
   static constexpr int kMostThreads = 4096;
   Mesh mesh = {};  // its world must be the communicator's
   Strategy strategy = {};
-  std::vector<EngineProgram> programs = {{.kind = StepKind::train, .microbatches = 1}};
+  std::vector<EngineProgram> programs = default_programs();
   std::vector<Use> order = {};  // uses per microbatch; by default forward in unit order, backward in reverse
   Optimizer optimizer = {};
   GradientClip clip = {};                             // max_norm 0: none

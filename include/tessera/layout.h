@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "tessera/cut.h"
@@ -182,6 +181,7 @@ class Layout {
   void check_range(FlatId flat, std::int64_t begin, std::int64_t end) const;
   // Index in flat.parameters of the last one that begins at or before `offset`.
   std::size_t slot_at(const Flat& flat, std::int64_t offset) const;
+  ParameterId named(const std::string& name) const;  // −1 if there is none
   std::string closest(const std::string& name) const;
 
   IdVector<UnitSpec> units_;
@@ -193,7 +193,7 @@ class Layout {
   IdVector<TensorShares> shares_;
   IdVector<UnitId> unit_of_;
   IdVector<ParameterId> first_;
-  std::unordered_map<std::string, ParameterId> by_name_;
+  std::vector<ParameterId> by_name_;  // ascending by name
   IdVector<std::vector<FlatId>> own_, used_;
 };
 

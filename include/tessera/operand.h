@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-using BufferId = int;
+using BufferId = int;       // index into Program::buffers
+using InstructionId = int;  // position in Program::instructions, the order of issue
 
 // What an operand is to its instruction.
 enum class Role : std::uint8_t {

@@ -19,9 +19,6 @@ std::vector<std::string_view> optimizer_names();
 // listing the known ones.
 OptimizerOptions optimizer_options(std::string_view name);
 std::string_view name_of(const OptimizerOptions& options);
-// All fields, in a fixed order. Their pointers point into `options` and are valid until it holds another
-// optimizer's options.
-std::vector<OptimizerField> fields_of(OptimizerOptions& options);
 // Values kept per element besides the master: 0 to 2.
 int moments_of(const OptimizerOptions& options);
 
@@ -32,9 +29,12 @@ struct ParameterGroup {
   double learning_rate_factor = 1.0;  // times the schedule's learning rate; 0 freezes the group's values
 };
 
+// One group, "default".
+std::vector<ParameterGroup> default_groups();
+
 struct Optimizer {
   OptimizerOptions options = AdamWOptions{};
-  std::vector<ParameterGroup> groups = {ParameterGroup{}};
+  std::vector<ParameterGroup> groups = default_groups();
   // fp32 or bf16. In bf16 a moment is rounded at random to one of the two values around it, with the
   // probability that keeps its expectation. The random bits are a function of key, step and place. The update
   // computes in fp32.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <variant>
 
 namespace tessera {
@@ -52,15 +51,6 @@ enum class OptionRange : std::uint8_t {
   below_one,     // from 0 to below 1
   positive,      // above 0 in fp32, and finite
   non_negative,  // 0 or more, and finite in fp32
-};
-
-// One field of an optimizer's options. All code that compares, prints, reads or checks options uses these
-// fields.
-struct OptimizerField {
-  std::string_view name;               // the member's name, and the key in a configuration
-  std::variant<double*, bool*> value;  // the member
-  OptionRange range;                   // which numbers are allowed; unused for a bool
-  std::string_view meaning;            // for documentation: half a sentence
 };
 
 }  // namespace tessera

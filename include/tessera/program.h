@@ -18,10 +18,9 @@
 #include "tessera/pass.h"
 #include "tessera/space.h"
 #include "tessera/strategy.h"
+#include "tessera/use.h"
 
 namespace tessera {
-
-using InstructionId = int;  // position in Program::instructions, the order of issue
 
 // An ordered queue. Instructions of one lane run one after the other, in order of issue.
 // Exchanges of values between tensor ranks have one. Messages between pipeline ranks have a lane for each way
@@ -58,9 +57,6 @@ enum class Opcode : std::uint8_t {
   copy,            // what a buffer holds -> another space: all of it, or the part that both have
 };
 inline constexpr int kOpcodes = 11;
-
-// A use is one instruction, unless other uses run inside it; then it is an opening and a closing one.
-enum class UseEdge : std::uint8_t { whole, open, close };
 
 std::string_view name_of(Lane lane);
 std::string_view name_of(Opcode opcode);

@@ -12,16 +12,9 @@
 #include "tessera/pass.h"
 #include "tessera/program.h"
 #include "tessera/strategy.h"
+#include "tessera/use.h"
 
 namespace tessera {
-
-// One use of a unit, in the order the trainer makes them.
-struct Use {
-  UnitId unit = 0;
-  Pass pass = Pass::forward;
-  UseEdge edge = UseEdge::whole;
-  bool operator==(const Use&) const = default;
-};
 
 // Whether a use of the unit in this pass reads its parameters: only then are they gathered. Weight gradients
 // are products of values.

@@ -7,6 +7,7 @@
 
 #include "tessera/engine_options.h"
 #include "tessera/model.h"
+#include "tessera/optimizer_fields.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::cli {

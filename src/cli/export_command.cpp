@@ -1,6 +1,7 @@
 // `tessera checkpoint export`: the ranks that saved a checkpoint load it and write its weights.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "src/cli/commands.h"

@@ -18,6 +18,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/hugging_face.h"
 #include "tessera/machine.h"
+#include "tessera/simulate.h"
 
 namespace tessera::cli {
 

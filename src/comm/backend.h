@@ -4,6 +4,7 @@
 #pragma once
 
 #include "tessera/communicator.h"
+#include "tessera/device.h"
 
 namespace tessera::comm {
 

@@ -163,6 +163,8 @@ void Arena::check(const char* what, std::int64_t offset, std::int64_t bytes) con
       fmt::format("{} of {} bytes at offset {}: outside the arena's {} bytes", what, bytes, offset, bytes_));
 }
 
+void Arena::attach(std::shared_ptr<void> user) { users_.push_back(std::move(user)); }
+
 void Arena::poison(std::int64_t offset, std::int64_t bytes) {
   check("poison", offset, bytes);
   if (memory_ != nullptr) {

@@ -14,6 +14,8 @@
 #include "src/engine/c_api_support.h"
 #include "src/engine/c_words.h"
 #include "tessera/engine.h"
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
 
 namespace tessera::c_api {
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "src/engine/c_api_support.h"
+#include "tessera/optimizer_fields.h"
 #include "tessera/pipeline.h"
 
 namespace tessera::c_api {

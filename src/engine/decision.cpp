@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/gate_math.h"
+#include "tessera/program.h"
 
 namespace tessera {
 namespace {

@@ -1,4 +1,8 @@
 #include "tessera/engine.h"
+#include "tessera/budget.h"
+#include "tessera/prove.h"
+#include "tessera/simulate.h"
+#include "tessera/step_spec.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

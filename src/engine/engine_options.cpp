@@ -4,8 +4,11 @@
 #include "src/device/wait.h"
 #include "src/engine/engine_impl.h"
 #include "src/layout/enumerators.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
+
+std::vector<EngineProgram> default_programs() { return {{.kind = StepKind::train, .microbatches = 1}}; }
 
 std::vector<StepSpec> step_specs(const EngineOptions& options) {
   std::vector<StepSpec> specs;

@@ -26,6 +26,7 @@
 #include "src/engine/update_runs.h"
 #include "tessera/communicator.h"
 #include "tessera/engine.h"
+#include "tessera/simulate.h"
 
 namespace tessera {
 

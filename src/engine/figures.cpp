@@ -2,6 +2,8 @@
 
 #include <variant>
 
+#include "tessera/optimizer_fields.h"
+
 namespace tessera {
 
 void add_optimizer(Figures& figures, const Optimizer& optimizer) {

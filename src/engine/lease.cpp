@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/engine/engine_impl.h"
+#include "tessera/step_spec.h"
 
 namespace tessera {
 namespace {

@@ -9,6 +9,7 @@
 #include "src/device/memory_limits.h"
 #include "src/device/size_text.h"
 #include "tessera/error.h"
+#include "tessera/memory_plan.h"
 
 namespace tessera {
 

@@ -7,6 +7,7 @@
 
 #include "tessera/communicator.h"
 #include "tessera/engine_options.h"
+#include "tessera/memory_plan.h"
 
 namespace tessera {
 

@@ -1,6 +1,7 @@
 #include "src/engine/figures.h"
 
 #include "tessera/engine_options.h"
+#include "tessera/prove.h"
 
 namespace tessera {
 namespace {

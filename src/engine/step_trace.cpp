@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "tessera/device.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
+
 namespace tessera {
 namespace {
 

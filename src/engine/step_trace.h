@@ -7,7 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "tessera/device.h"
 #include "tessera/engine.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
 
 namespace tessera {
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string_view>
+#include <unordered_set>
 
 #include "src/layout/enumerators.h"
 #include "src/layout/utf8.h"
@@ -88,20 +89,20 @@ Layout::Layout(std::vector<UnitSpec> units, int shards, int replicas, int tensor
 }
 
 void Layout::number_parameters() {
-  std::unordered_map<std::string, UnitId> unit_names;
+  std::unordered_set<std::string> unit_names, names;
   for (UnitId unit = 0; unit < units_.count(); ++unit) {
     const UnitSpec& spec = units_[unit];
     if (spec.name.empty())
       throw UsageError("unit " + std::to_string(unit) + " has no name; messages and plans name a unit by it");
     check_text("the name of unit " + std::to_string(unit), spec.name);
-    if (!unit_names.emplace(spec.name, unit).second)
+    if (!unit_names.insert(spec.name).second)
       throw UsageError("two units are named '" + spec.name + "'; the name of a unit must be its own");
     first_.push_back(static_cast<ParameterId>(unit_of_.size()));
     for (const ParameterSpec& parameter : spec.parameters) {
       if (parameter.name.empty())
         throw UsageError("a parameter of unit '" + spec.name +
                          "' has no name; checkpoints and messages name a parameter by it");
-      if (!by_name_.emplace(parameter.name, static_cast<ParameterId>(unit_of_.size())).second)
+      if (!names.insert(parameter.name).second)
         throw UsageError("two parameters are named '" + parameter.name +
                          "'; the name of a parameter must be its own");
       check_text("the name of a parameter of unit '" + spec.name + "'", parameter.name);
@@ -113,9 +114,12 @@ void Layout::number_parameters() {
       check_enumerator("the gradient of parameter '" + parameter.name + "'", parameter.gradient,
                        GradientOver::partial);
       shares_.emplace_back(parameter.name, parameter.shape, parameter.cut, tensor_);
+      by_name_.push_back(static_cast<ParameterId>(unit_of_.size()));
       unit_of_.push_back(unit);
     }
   }
+  std::ranges::sort(by_name_, {},
+                    [this](ParameterId id) -> const std::string& { return parameter(id).name; });
 }
 
 // A frozen parameter has no gradient that could be partial.
@@ -174,9 +178,8 @@ void Layout::resolve_ties() {
     const ParameterSpec& tied = parameter(id);
     if (tied.tied_to.empty()) continue;
     const std::string what = "parameter '" + tied.name + "' is tied to '" + tied.tied_to + "'";
-    if (!by_name_.contains(tied.tied_to))
-      throw UsageError(what + ", which does not exist" + closest(tied.tied_to));
-    const ParameterId home = by_name_.at(tied.tied_to);
+    const ParameterId home = named(tied.tied_to);
+    if (home < 0) throw UsageError(what + ", which does not exist" + closest(tied.tied_to));
     const ParameterSpec& other = parameter(home);
     if (home == id) throw UsageError(what + ", which is itself; leave tied_to empty");
     if (!other.tied_to.empty())
@@ -237,9 +240,14 @@ void Layout::refuse(const char* what, int id, int count) {
                    std::to_string(count));
 }
 
+ParameterId Layout::named(const std::string& name) const {
+  const auto found = std::ranges::lower_bound(
+      by_name_, name, {}, [this](ParameterId id) -> const std::string& { return parameter(id).name; });
+  return found != by_name_.end() && parameter(*found).name == name ? *found : -1;
+}
+
 ParameterId Layout::find(const std::string& name) const {
-  const auto found = by_name_.find(name);
-  if (found != by_name_.end()) return found->second;
+  if (const ParameterId found = named(name); found >= 0) return found;
   throw UsageError("parameter '" + name + "' does not exist" + closest(name));
 }
 

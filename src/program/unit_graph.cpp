@@ -41,6 +41,14 @@ UnitGraph::UnitGraph(const UnitActivations& sizes) : output_bytes(sizes.output_b
   }
 }
 
+bool PartSpec::reads_value(ValueId value) const { return std::ranges::find(reads, value) != reads.end(); }
+
+bool PartSpec::writes_value(ValueId value) const { return std::ranges::find(writes, value) != writes.end(); }
+
+bool PartSpec::writes_gradient(int place) const {
+  return is_of_backward(pass) && (!gradients || std::ranges::find(*gradients, place) != gradients->end());
+}
+
 bool UnitGraph::reads_batch() const {
   return std::ranges::any_of(parts,
                              [](const PartSpec& part) { return part.reads_value(SharedValue::batch); });

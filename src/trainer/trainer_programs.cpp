@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/budget.h"
+#include "tessera/prove.h"
 
 namespace tessera {
 namespace {

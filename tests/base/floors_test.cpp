@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -57,6 +58,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"memory_plan.h", "src/program/"},
     {"pass.h", "src/program/"},
     {"pipeline.h", "src/program/"},
+    {"use.h", "src/program/"},
     {"program.h", "src/program/"},
     {"program_text.h", "src/program/"},
     {"world_programs.h", "src/program/"},
@@ -68,16 +70,20 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"prove.h", "src/verify/"},
     {"verify.h", "src/verify/"},
     {"cluster.h", "src/simulate/"},
+    {"cost_model.h", "src/simulate/"},
     {"exposed.h", "src/simulate/"},
     {"simulate.h", "src/simulate/"},
     {"budget.h", "src/tune/"},
+    {"memory_budget.h", "src/tune/"},
     {"device.h", "src/device/"},
+    {"waiting.h", "src/device/"},
     {"machine.h", "src/device/"},
     {"communicator.h", "src/comm/"},
     {"launch.h", "src/comm/"},
     {"learning_rate.h", "optim/"},
     {"loss_scaler.h", "optim/"},
     {"optimizer.h", "optim/"},
+    {"optimizer_fields.h", "optim/"},
     {"c_api.h", "src/engine/"},
     {"c_arrays.h", "src/engine/"},
     {"arrays.h", "src/engine/"},
@@ -306,6 +312,53 @@ TEST(Floors, PublicHeadersNameNoOtherLibrary) {
   }
 }
 
+// Standard headers have neither a folder nor an ending; C's own have an ending. So MPI, oneDNN, fmt and CUDA
+// are none.
+bool is_standard_header(const std::string& target, bool of_c) {
+  static const std::vector<std::string> c = {"stdbool.h", "stddef.h", "stdint.h"};
+  return of_c ? std::ranges::count(c, target) > 0 : target.find_first_of("/.") == std::string::npos;
+}
+
+TEST(Floors, PublicHeadersIncludeStandardHeadersOnly) {
+  for (const std::string& file : sources_under("include/tessera")) {
+    const bool of_c = file.starts_with("include/tessera/c_");
+    for (const Include& include : includes_of(file)) {
+      if (include.quoted) continue;
+      EXPECT_TRUE(is_standard_header(include.target, of_c))
+          << at(include) << ", which an embedder may not have";
+    }
+  }
+}
+
+// All headers that a public header includes, directly or not.
+std::set<std::string> reached_from(const std::string& header) {
+  std::set<std::string> reached;
+  std::vector<std::string> open = {"tessera/" + header};
+  while (!open.empty()) {
+    const std::string file = open.back();
+    open.pop_back();
+    for (const Include& include : includes_of("include/" + file))
+      if (reached.insert(include.target).second && include.quoted) open.push_back(include.target);
+  }
+  return reached;
+}
+
+// Who includes engine.h pays for all that it includes; scripts/header_cost.sh measures how much. Programs,
+// their plans, their proofs and devices are declared there, and defined in headers of their own.
+TEST(Floors, TheEngineIncludesLittle) {
+  static const std::set<std::string> cheap = {
+      "array",   "chrono",  "compare",  "concepts", "cstddef",   "cstdint", "functional",  "initializer_list",
+      "memory",  "numeric", "optional", "span",     "stdexcept", "string",  "string_view", "type_traits",
+      "utility", "variant", "vector"};
+  const std::set<std::string> reached = reached_from("engine.h");
+  EXPECT_TRUE(reached.contains("tessera/communicator.h"));
+  for (const std::string& header : reached)
+    EXPECT_TRUE(header.starts_with("tessera/") || cheap.contains(header)) << "engine.h includes " << header;
+  for (const char* header :
+       {"budget", "device", "memory_plan", "program", "prove", "simulate", "step_spec", "verify"})
+    EXPECT_FALSE(reached.contains("tessera/" + std::string(header) + ".h")) << "engine.h includes " << header;
+}
+
 // The types that a file defines, each as "namespace::Name", those that are the file's own left out.
 // Namespaces and what lies in them directly begin at the first column.
 std::vector<std::string> types_defined(std::istream& in) {
@@ -367,6 +420,11 @@ TEST(Floors, TheRulesTellFloorsApart) {
        {"fmt/core.h", "hwy/highway.h", "oneapi/dnnl/dnnl.hpp", "mpi.h", "cuda_runtime.h"})
     EXPECT_TRUE(is_library_header(header)) << header;
   EXPECT_FALSE(is_library_header("vector"));
+  for (const char* header : {"fmt/core.h", "mpi.h", "cuda_runtime.h", "stdint.h"})
+    EXPECT_FALSE(is_standard_header(header, false)) << header;
+  EXPECT_TRUE(is_standard_header("vector", false));
+  EXPECT_TRUE(is_standard_header("stdint.h", true));
+  EXPECT_TRUE(reached_from("c_api.h").contains("stdint.h"));
   std::istringstream source(
       "namespace tessera {\nstruct A;\nstruct A {\n  struct In {};\n};\nclass B final : public A {\n"
       "enum class C : int { one };\ntemplate <>\nstruct A<int> {\nnamespace {\nstruct Own {\n}  // "

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "src/comm/call.h"
+#include "tessera/device.h"
 #include "tessera/id_vector.h"
 #include "tests/comm/contract.h"
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/device.h"
 #include "tests/comm/contract.h"
 #include "tests/emulated_cuda/emulator.h"
 

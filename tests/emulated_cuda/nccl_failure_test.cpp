@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "tessera/device.h"
 #include "tessera/id_vector.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 

@@ -8,6 +8,7 @@
 
 #include "src/comm/backend.h"
 #include "src/comm/nccl/library.h"
+#include "tessera/device.h"
 #include "tests/emulated_cuda/gpu_rank.h"
 
 namespace tessera::emulated_cuda {

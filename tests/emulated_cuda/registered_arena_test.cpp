@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "tessera/device.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/engine/matrix.h"
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tessera/pipeline.h"
+#include "tessera/program.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/quiet.h"
 #include "tests/program/sanitized.h"

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "src/program/schedules.h"
+#include "tessera/device.h"
 #include "tests/engine/matrix.h"
 
 namespace tessera::testing {

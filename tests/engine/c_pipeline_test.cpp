@@ -8,6 +8,8 @@
 #include <optional>
 
 #include "tessera/engine.h"
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
 #include "tests/engine/c_pipeline.h"
 
 namespace tessera::testing {

@@ -7,6 +7,7 @@
 
 #include "tessera/arrays.h"
 #include "tessera/machine.h"
+#include "tessera/simulate.h"
 #include "tests/engine/looking_reader.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/trace.h"

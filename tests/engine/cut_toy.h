@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/program.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

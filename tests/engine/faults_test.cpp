@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "tessera/program.h"
+#include "tessera/step_spec.h"
 #include "tests/engine/failing.h"
 #include "tests/program/small_graph.h"
 

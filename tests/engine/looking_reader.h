@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/engine.h"
+#include "tessera/program.h"
 
 namespace tessera::testing {
 

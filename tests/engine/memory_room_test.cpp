@@ -8,6 +8,7 @@
 #include "src/device/memory_limits.h"
 #include "src/engine/memory_room.h"
 #include "tessera/machine.h"
+#include "tessera/memory_plan.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -4,7 +4,10 @@
 #include <limits>
 #include <optional>
 
+#include "tessera/budget.h"
 #include "tessera/pipeline.h"
+#include "tessera/program.h"
+#include "tessera/step_spec.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/refusal.h"
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "src/comm/backend.h"
+#include "tessera/device.h"
 #include "tests/comm/gpus.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/split_mlp.h"

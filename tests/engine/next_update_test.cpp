@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "tessera/checkpoint.h"
+#include "tessera/device.h"
+#include "tessera/program.h"
 #include "tests/engine/failing.h"
 #include "tests/trainer/temporary_folder.h"
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "tessera/optimizer_fields.h"
 #include "tessera/philox.h"
 #include "tests/engine/recorded_runs.h"
 #include "tests/program/random_strategy.h"

@@ -2,6 +2,9 @@
 // expects, and soon on the others, naming that rank. Never a hang.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "tessera/program.h"
 #include "tests/engine/failing.h"
 
 namespace tessera::testing {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "tessera/program.h"
 #include "tests/engine/toy.h"
 #include "tests/program/sanitized.h"
 

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <thread>
 
+#include "tessera/program.h"
+#include "tessera/simulate.h"
 #include "tests/engine/toy.h"
 #include "tests/engine/trace.h"
 #include "tests/program/sanitized.h"

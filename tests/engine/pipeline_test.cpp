@@ -5,7 +5,10 @@
 #include <mutex>
 #include <thread>
 
+#include "tessera/device.h"
+#include "tessera/memory_plan.h"
 #include "tessera/pipeline.h"
+#include "tessera/program.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/pipeline_toy.h"
 #include "tests/engine/refusal.h"

@@ -8,6 +8,7 @@
 
 #include "tessera/budget.h"
 #include "tessera/checkpoint.h"
+#include "tessera/device.h"
 #include "tests/engine/random_runner.h"
 #include "tests/program/seeds.h"
 #include "tests/trainer/temporary_folder.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/device/ranges.h"
+#include "tessera/program.h"
 #include "tests/device/nvtx_injection.h"
 #include "tests/engine/toy.h"
 

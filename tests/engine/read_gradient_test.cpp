@@ -1,8 +1,11 @@
 // Reduced gradients, looked at before the step that applies them.
 #include <fmt/format.h>
+
 #include <gmock/gmock.h>
+#include <algorithm>
 
 #include "tessera/pipeline.h"
+#include "tessera/program.h"
 #include "tests/engine/refusal.h"
 #include "tests/engine/toy.h"
 #include "tests/trainer/temporary_folder.h"

@@ -11,6 +11,8 @@
 #include <numeric>
 
 #include "src/program/opcodes.h"
+#include "tessera/simulate.h"
+#include "tessera/world_programs.h"
 #include "tests/engine/matrix.h"
 #include "tests/engine/quiet.h"
 #include "tests/program/sanitized.h"

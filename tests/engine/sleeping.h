@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "src/device/wait.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

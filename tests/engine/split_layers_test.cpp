@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/checkpoint.h"
+#include "tessera/program.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/refusal.h"
 #include "tests/engine/split_mlp.h"

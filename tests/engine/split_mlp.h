@@ -3,6 +3,7 @@
 // it exchanges to the engine's device.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "tessera/engine.h"
 #include "tessera/pipeline.h"
+#include "tessera/program.h"
 #include "tests/engine/refusal.h"
 
 namespace tessera::testing {

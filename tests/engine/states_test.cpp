@@ -1,6 +1,7 @@
 // Parameters and optimizer state by global coordinates: the same on any world and stage.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 

@@ -5,7 +5,10 @@
 
 #include <map>
 
+#include "tessera/device.h"
 #include "tessera/error.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
 
 namespace tessera {
 namespace {

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tessera/engine.h"
+#include "tessera/program.h"
+#include "tessera/simulate.h"
 
 namespace tessera::testing {
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "tessera/memory_plan.h"
+#include "tessera/program.h"
 #include "tests/engine/toy.h"
 #include "tests/engine/toy_reference.h"
 

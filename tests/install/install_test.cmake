@@ -1,5 +1,5 @@
 # Installs the build tree, moves the result elsewhere, and builds and runs consumers that know that place alone.
-foreach(name SOURCE BUILD WORK CONFIG GENERATOR CXX_COMPILER LIBDIR)
+foreach(name SOURCE BUILD WORK CONFIG GENERATOR C_COMPILER CXX_COMPILER LIBDIR)
   if(NOT ${name})
     message(FATAL_ERROR "${name} is not set; tests/install/CMakeLists.txt sets it")
   endif()
@@ -80,6 +80,64 @@ if(NOT SANITIZE)  # shadow memory is beyond the limit
 endif()
 consumer(${SOURCE}/tests/install/consumer)
 expect_output("a consumer of everything" "tessera::tessera links" ${WORK}/consumer/consumer)
+
+# By pkg-config, from where it was moved to. A program in C links by the C compiler.
+find_program(PKG_CONFIG NAMES pkgconf pkg-config)
+file(GLOB of_pkg_config ${PREFIX}/${LIBDIR}/pkgconfig/*.pc)
+foreach(file IN LISTS of_pkg_config)
+  file(READ ${file} text)
+  foreach(path ${SOURCE} ${BUILD} ${WORK})
+    string(FIND "${text}" "${path}" at)
+    if(NOT at EQUAL -1)
+      message(FATAL_ERROR "${file} names ${path}")
+    endif()
+  endforeach()
+endforeach()
+
+# by_pkg_config(PACKAGE SOURCE PROGRAM COMPILER...): compiles and links it in one call.
+function(by_pkg_config package source program)
+  run("the flags of ${package}" ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${PREFIX}/${LIBDIR}/pkgconfig
+      ${PKG_CONFIG} --cflags --libs ${package})
+  separate_arguments(flags UNIX_COMMAND "${output}")
+  run("building ${program} by pkg-config" ${ARGN} ${sanitizers} ${source} -o ${WORK}/${program} ${flags})
+endfunction()
+if(NOT PKG_CONFIG)
+  message(STATUS "there is no pkg-config: its files are not tried")
+else()
+  set(ENV{LD_LIBRARY_PATH} "${PREFIX}/${LIBDIR}:$ENV{LD_LIBRARY_PATH}")  # where libraries are shared
+  by_pkg_config(tessera ${SOURCE}/examples/embed_c/spiral.c spiral_c_pc ${C_COMPILER} -std=c99 -Wall -Wextra -Wpedantic -Werror)
+  expect_output("spiral in C, by pkg-config" "ranks 2  stage 3  accuracy 0\\.[0-9]+" ${WORK}/spiral_c_pc 2 3 5)
+  by_pkg_config(tessera-engine ${SOURCE}/examples/embed/spiral.cpp spiral_pc ${CXX_COMPILER} -std=c++20)
+  expect_output("spiral, by pkg-config" "ranks 2  stage 3  accuracy 0\\.[0-9]+" ${WORK}/spiral_pc 2 3 5)
+  by_pkg_config(tessera ${SOURCE}/tests/install/consumer/consumer.cpp consumer_pc ${CXX_COMPILER} -std=c++20)
+  expect_output("a consumer of everything, by pkg-config" "tessera::tessera links" ${WORK}/consumer_pc)
+endif()
+
+# The Debian packages: what they hold, and what they ask for. scripts/package.sh --check installs them.
+find_program(DPKG_DEB dpkg-deb)
+find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
+if(DPKG_DEB AND DPKG_SHLIBDEPS AND NOT SANITIZE)
+  run("packing" ${CMAKE_CPACK_COMMAND} --config ${BUILD}/CPackConfig.cmake -G DEB -C ${CONFIG} -B ${WORK}/deb
+      -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip)
+  function(expect_in_package package option)
+    file(GLOB file ${WORK}/deb/${package}_*.deb)
+    run("what ${package} says to ${option}" ${DPKG_DEB} ${option} "${file}")
+    foreach(pattern IN LISTS ARGN)
+      if(NOT output MATCHES "${pattern}")
+        message(FATAL_ERROR "${package} has no '${pattern}':\n${output}")
+      endif()
+    endforeach()
+  endfunction()
+  expect_in_package(tessera --contents "/usr/bin/tessera\n" "/usr/share/doc/tessera/copyright\n")
+  expect_in_package(tessera --field "Section: science")
+  file(STRINGS ${PREFIX}/${LIBDIR}/cmake/tessera/tesseraConfig.cmake with_cuda REGEX "tessera_WITH_CUDA TRUE")
+  if(NOT with_cuda)
+    expect_in_package(tessera --field "Depends: .*libc6")
+  endif()
+  expect_in_package(libtessera-dev --contents "/usr/include/tessera/engine.h\n" "/cmake/tessera/tesseraConfig.cmake\n"
+    "/pkgconfig/tessera-engine.pc\n" "/libtessera_engine\\.(a|so)" "/usr/share/doc/libtessera-dev/copyright\n")
+  expect_in_package(libtessera-dev --field "Depends: [^\n]+" "Section: libdevel")
+endif()
 
 # Inside another project it is the library alone: no tool, no tests, no package that only these need, nothing to install.
 run("configuring within another project" ${CMAKE_COMMAND} -S ${SOURCE}/tests/install/included -B ${WORK}/included

@@ -13,6 +13,7 @@
 #include "kernels/gate_math.h"
 #include "optim/update.h"
 #include "tessera/error.h"
+#include "tessera/optimizer_fields.h"
 #include "tessera/philox.h"
 
 namespace tessera {

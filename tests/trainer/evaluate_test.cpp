@@ -1,6 +1,7 @@
 // Trainer::evaluate: every microbatch once, however many parts it takes, and an end between these.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 

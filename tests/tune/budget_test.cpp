@@ -1,5 +1,6 @@
 // Budgets: as many resident units as fit and no more, and advice that is true.
 #include "tessera/budget.h"
+#include "tessera/simulate.h"
 
 #include <gtest/gtest.h>
 

@@ -14,6 +14,7 @@
 #include "src/comm/backend.h"
 #include "src/comm/nccl/parent.h"
 #include "src/device/host_words.h"
+#include "tessera/device.h"
 
 namespace tessera::comm {
 

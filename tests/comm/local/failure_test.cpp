@@ -2,10 +2,12 @@
 // gives up.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <thread>
 
 #include "tessera/communicator.h"
+#include "tessera/device.h"
 #include "tessera/id_vector.h"
 #include "tessera/machine.h"
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tessera/communicator.h"
+#include "tessera/device.h"
 
 namespace {
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "src/comm/backend.h"
+#include "tessera/device.h"
 #include "tessera/machine.h"
 #include "tests/comm/contract.h"
 #include "tests/comm/gpus.h"
