@@ -13,15 +13,16 @@
 
 #include "tessera/communicator.h"
 #include "tessera/engine_options.h"
-#include "tessera/layout.h"
 #include "tessera/loss_total.h"
 #include "tessera/numerics.h"
 #include "tessera/operand.h"
+#include "tessera/unit_spec.h"
 
 namespace tessera {
 
-// Defined in tessera/device.h, memory_plan.h, program.h and simulate.h.
+// Defined in tessera/device.h, layout.h, memory_plan.h, program.h and simulate.h.
 class ByteCounters;
+class Layout;
 struct MemoryPlan;
 struct Program;
 struct TraceSpan;

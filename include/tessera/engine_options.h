@@ -13,20 +13,21 @@
 #include "tessera/communicator.h"
 #include "tessera/cost_model.h"
 #include "tessera/device_type.h"
-#include "tessera/layout.h"
 #include "tessera/loss_scaler.h"
 #include "tessera/memory_budget.h"
 #include "tessera/mesh.h"
 #include "tessera/numerics.h"
 #include "tessera/optimizer.h"
 #include "tessera/strategy.h"
+#include "tessera/unit_spec.h"
 #include "tessera/use.h"
 #include "tessera/waiting.h"
 
 namespace tessera {
 
-// Defined in tessera/program.h, prove.h and step_spec.h.
+// Defined in tessera/layout.h, program.h, prove.h and step_spec.h.
 struct Instruction;
+class Layout;
 struct Program;
 struct RankPrograms;
 struct StepSpec;

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,17 +34,6 @@ struct Numerics {
 
 // The hashes of both parts, "90f3a2c17be4d506-1c22…": 16 hexadecimal digits each.
 std::string fingerprint_of(const Numerics& numerics);
-
-// A fact that two runs do not share.
-struct NumericDifference {
-  std::string what;
-  std::optional<std::string> a, b;  // none where one has no such fact
-};
-// All of them, those of the run first: where model or batch differ, so does much of what programs make of
-// them.
-std::vector<NumericDifference> differences(const Numerics& a, const Numerics& b);
-// "optimizer.beta2: 0.95 now, 0.999 in the checkpoint", where the two are `of_a`, "now", and `of_b`.
-std::string in_words(const NumericDifference& difference, std::string_view of_a, std::string_view of_b);
 
 // A line for each fact, to be kept in a file, and back. UsageError for a text that this did not write, or
 // that another version of this library wrote: its facts may be others.

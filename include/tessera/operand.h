@@ -7,6 +7,7 @@
 
 #include "tessera/dtype.h"
 #include "tessera/spread.h"
+#include "tessera/unit_spec.h"
 #include "tessera/value_id.h"
 
 namespace tessera {

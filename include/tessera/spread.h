@@ -6,10 +6,11 @@
 #include <initializer_list>
 #include <string>
 
-#include "tessera/layout.h"
 #include "tessera/mesh.h"
 
 namespace tessera {
+
+struct Flat;  // of tessera/layout.h
 
 // A set of axes of the mesh.
 class AxisSet {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "tessera/layout.h"
 #include "tessera/pass.h"
+#include "tessera/unit_spec.h"
 
 namespace tessera {
 

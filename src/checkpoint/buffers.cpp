@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "tessera/layout.h"
+
 namespace tessera::checkpoint {
 
 std::int64_t element_bytes(const Flat& flat, StateKind state, DType moment_type) {

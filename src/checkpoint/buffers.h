@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/engine.h"
+#include "tessera/layout.h"
 
 namespace tessera::checkpoint {
 

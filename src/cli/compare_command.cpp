@@ -8,6 +8,7 @@
 #include "src/cli/places.h"
 #include "src/cli/report.h"
 #include "src/cli/run_numerics.h"
+#include "tessera/numeric_differences.h"
 
 namespace tessera::cli {
 

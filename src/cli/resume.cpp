@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/cli/run_numerics.h"
+#include "tessera/numeric_differences.h"
 
 namespace tessera::cli {
 

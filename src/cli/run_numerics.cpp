@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/numeric_differences.h"
+
 namespace tessera::cli {
 
 namespace {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "src/cli/setup.h"
+#include "tessera/numeric_differences.h"
 #include "tessera/numerics.h"
 
 namespace tessera::cli {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "src/engine/figures.h"
+#include "tessera/numeric_differences.h"
 #include "tessera/pipeline.h"
 
 namespace tessera {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/engine_options.h"
+#include "tessera/layout.h"
 
 namespace tessera {
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tessera/error.h"
+#include "tessera/layout.h"
 
 namespace tessera {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/error.h"
+#include "tessera/numeric_differences.h"
 
 namespace tessera {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "tessera/layout.h"
 #include "tests/checkpoint/edit_header.h"
 #include "tests/checkpoint/toy_run.h"
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/checkpoint.h"
+#include "tessera/layout.h"
 #include "tests/engine/toy.h"
 #include "tests/trainer/temporary_folder.h"
 

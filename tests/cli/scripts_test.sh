@@ -63,8 +63,12 @@ refused long_tests.sh "no test of these has 'nothing' in its name" nothing
 refused gpu_check.sh "there is no file '$PWD/none'" --libraries none
 refused gpu_libraries.sh "unknown argument '--no'" --no
 refused gpu_libraries.sh "'b' is one argument too many" a b
+refused header_cost.sh "PAIRS is 'x'; a whole number from 1 is needed" x
+refused header_cost.sh "'b' is one argument too many" 1 b
 refused install_packages.sh "'--no' is no package" --no
 refused kernel_report.sh "'x' is no architecture" x
+refused package.sh "unknown argument '--no'" --no
+refused package.sh "'b' is one argument too many" --check b
 refused sanitize.sh "there is no preset 'foo' of sanitizers; there are asan and tsan" foo
 refused tidy.sh "there is no file or folder 'none'" none
 refused two_hosts.sh "RANKS is ''; a whole number from 1 is needed"

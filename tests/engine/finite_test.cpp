@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "tessera/layout.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "tessera/layout.h"
 #include "tests/engine/recorded_runs.h"
 
 namespace tessera::testing {

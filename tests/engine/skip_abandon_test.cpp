@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "tessera/layout.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "tessera/layout.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -9,6 +9,7 @@
 
 #include "kernels/casts.h"
 #include "tessera/engine.h"
+#include "tessera/layout.h"
 
 namespace tessera::testing {
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tessera/layout.h"
 #include "tests/engine/toy.h"
 
 namespace tessera::testing {

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "src/simulate/step_time.h"
+#include "tessera/numeric_differences.h"
 #include "tests/plan/advice.h"
 #include "tests/program/mesh_programs.h"
 #include "tests/program/random_world.h"

@@ -9,6 +9,7 @@
 
 #include "src/simulate/folding.h"
 #include "tessera/budget.h"
+#include "tessera/numeric_differences.h"
 #include "tessera/prove.h"
 #include "tessera/verify.h"
 #include "tests/program/random_strategy.h"

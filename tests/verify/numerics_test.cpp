@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "tessera/numeric_differences.h"
 #include "tessera/numerics.h"
 #include "tessera/prove.h"
 #include "tessera/step_spec.h"

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tessera/link.h"
+#include "tessera/numeric_differences.h"
 #include "tests/program/accesses.h"
 #include "tests/program/random_world.h"
 #include "tests/program/sanitized.h"
