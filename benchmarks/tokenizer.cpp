@@ -1,6 +1,7 @@
 // Encoding and decoding of a text by one thread. The files come from the environment:
 //   TESSERA_TOKENIZER=tokenizer.json TESSERA_TEXT=text.txt bench_tokenizer
-// peers/tokenizers_encode.py does the same by the tokenizers library.
+// Rates are by the CPU's time: others may use the machine. peers/tokenizers_encode.py does the same by the
+// tokenizers library.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -43,6 +44,20 @@ void encode(benchmark::State& state) {
   });
 }
 
+// In whole lines of 4096 bytes or a little more, as documents would come.
+void encode_pieces(benchmark::State& state) {
+  constexpr std::size_t kBytes = 4096;
+  time_rounds(state, [](const Tokenizer& tokenizer, const std::string& text, const auto&) {
+    const std::string_view all = text;
+    for (std::size_t begin = 0; begin < all.size();) {
+      const std::size_t newline = all.find('\n', begin + kBytes - 1);
+      const std::size_t end = newline == all.npos ? all.size() : newline + 1;
+      benchmark::DoNotOptimize(tokenizer.encode(all.substr(begin, end - begin)));
+      begin = end;
+    }
+  });
+}
+
 void decode(benchmark::State& state) {
   time_rounds(state,
               [](const Tokenizer& tokenizer, const std::string&, const std::vector<std::int32_t>& ids) {
@@ -51,6 +66,7 @@ void decode(benchmark::State& state) {
 }
 
 BENCHMARK(encode)->Iterations(5)->Unit(benchmark::kMillisecond);
+BENCHMARK(encode_pieces)->Iterations(5)->Unit(benchmark::kMillisecond);
 BENCHMARK(decode)->Iterations(5)->Unit(benchmark::kMillisecond);
 
 }  // namespace

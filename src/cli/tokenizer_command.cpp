@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,7 +23,7 @@ namespace tessera::cli {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 1 << 20;  // decoded at a time
+constexpr std::int64_t kBlockTokens = 1 << 20;  // read at a time
 
 struct TokenizerArguments {
   std::vector<std::string> inputs;
