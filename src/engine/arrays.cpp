@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "tessera/id_vector.h"
+#include "tessera/layout.h"
+#include "tessera/program.h"
 
 namespace tessera {
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/id_vector.h"
+#include "tessera/layout.h"
 
 namespace tessera {
 namespace {
