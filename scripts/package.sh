@@ -17,7 +17,7 @@ scripts/install_packages.sh ${check:+mmdebstrap}
 configure package
 build package
 rm -f build/package/*.deb
-(cd build/package && cpack -G DEB >cpack.log) || { tail -n 20 build/package/cpack.log >&2; exit 1; }
+(cd build/package && cpack -G DEB >cpack.log 2>&1) || { tail -n 20 build/package/cpack.log >&2; exit 1; }
 ls build/package/*.deb
 [ -n "$check" ] || exit 0
 
