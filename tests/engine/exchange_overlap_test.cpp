@@ -143,7 +143,7 @@ double fitted_wake_us() {
   const Chain chain(2);
   const double without = chain.simulated(0).total_us, of_each = chain.simulated(1).total_us - without;
   double shortest = measure(chain).step_us;
-  for (int attempt = 0; attempt < 2; ++attempt) shortest = std::min(shortest, measure(chain).step_us);
+  for (int attempt = 0; attempt < 3; ++attempt) shortest = std::min(shortest, measure(chain).step_us);
   return std::clamp((shortest - without) / of_each, 0.0, 300.0);
 }
 
@@ -160,7 +160,7 @@ TEST(ExchangeOverlap, FourChunksHideNineTenths) {
     };
     Measured real;
     int quiet = 0;
-    for (int attempt = 0; attempt < 8 && quiet < 4 && !is_right(real); ++attempt) {
+    for (int attempt = 0; attempt < 16 && quiet < 8 && !is_right(real); ++attempt) {
       const ProcessorTime time;
       const Measured next = measure(chain);
       quiet += time.was_quiet() ? 1 : 0;
@@ -171,7 +171,7 @@ TEST(ExchangeOverlap, FourChunksHideNineTenths) {
         "%.3f\n",
         chunks, real.step_us / 1e3, predicted.total_us / 1e3, real.lanes.exposed_us / 1e3,
         predicted.idle_us() / 1e3, real.lanes.hidden(), predicted.hidden());
-    if (!is_right(real) && (quiet < 4 || kSanitized)) GTEST_SKIP() << "the machine is too busy to tell";
+    if (!is_right(real) && (quiet < 8 || kSanitized)) GTEST_SKIP() << "the machine is too busy to tell";
     EXPECT_TRUE(is_right(real));
     if (chunks == 1) {
       EXPECT_LT(real.lanes.hidden(), 0.2) << "there is nothing to hide better";
