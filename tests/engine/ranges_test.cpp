@@ -20,7 +20,7 @@ TEST(Ranges, NameEveryInstructionOfAStep) {
     engine.initialize(toy_fill());
     engine.begin(StepKind::train);
     toy_uses(engine, {});
-    engine.step({.learning_rate = 0.1});
+    EXPECT_TRUE(engine.step({.learning_rate = 0.1}).applied);
     const Program& program = engine.program(0);
     for (std::size_t id = 0; id < program.instructions.size(); ++id)
       expected.push_back(describe(program, static_cast<InstructionId>(id)));
