@@ -2,16 +2,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 
 #include "src/cli/commands.h"
-#include "src/cli/files.h"
+#include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/prepare/prepare.h"
+#include "src/cli/processes.h"
 #include "src/cli/progress.h"
 #include "tessera/machine.h"
 
@@ -99,7 +99,7 @@ void add_data_commands(CLI::App& app) {
       ->required();
   command->add_option("--out", options->out, "the folder of the result; one that was interrupted goes on")
       ->required()
-      ->check(CLI::Validator([](const std::string& path) { return why_no_output(path); }, ""));
+      ->check(kOutput);
   command->option_defaults()->always_capture_default();
   command->add_option("--field", options->field, "the member of a JSON line that has its text");
   command->add_option("--validation", options->validation, "share of the documents to validate on");
@@ -113,7 +113,9 @@ void add_data_commands(CLI::App& app) {
   command->add_option("--threads", options->threads, "threads that encode; by default one for each core")
       ->default_str("")
       ->check(CLI::Range(1, 4096));
-  command->callback([options] { prepare_data(*options); });
+  command->callback([options] {
+    if (!left_to_first_process()) prepare_data(*options);
+  });
 }
 
 }  // namespace tessera::cli

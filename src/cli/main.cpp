@@ -17,6 +17,7 @@
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/files.h"
+#include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/places.h"
 #include "src/cli/processes.h"
@@ -46,7 +47,6 @@ const CLI::Validator kPositive = number_that<double>(
 const CLI::Validator kNotNegative =
     number_that<double>([](double value) { return std::isfinite(value) && value >= 0.0; },
                         "no number of at least 0", "NONNEGATIVE");
-const CLI::Validator kOutput = {[](const std::string& path) { return why_no_output(path); }, ""};
 const CLI::Validator kRanks = number_that<int>([](int ranks) { return ranks > 0; },
                                                "no number of ranks; give an integer of at least 1", "RANKS");
 
@@ -230,7 +230,7 @@ void run_for_result(CommandLine& line, const std::function<int(ResultFile&)>& co
 // For a command that needs no ranks, and finds the same on every host: of the processes that mpirun started
 // the first alone says and writes it.
 void leave_to_first_process(CommandLine& line) {
-  line.speaks = !launched_by_mpi() || is_first_process();
+  line.speaks = !left_to_first_process();
   if (line.speaks) return;
   line.show.html = line.show.program = line.cluster.trace = "";
   if (std::freopen("/dev/null", "w", stdout) == nullptr) refuse_output();

@@ -110,6 +110,8 @@ bool is_first_process() {
   return true;
 }
 
+bool left_to_first_process() { return launched_by_mpi() && !is_first_process(); }
+
 Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};
   check_launchers();

@@ -11,6 +11,8 @@ bool ranks_are_processes();
 // Whether this process is the only one, or rank 0 according to the launcher. Of several, only this one
 // prints.
 bool is_first_process();
+// Whether a command that needs no ranks, and finds the same on every host, is another process's to run.
+bool left_to_first_process();
 // If ranks are processes, this process's rank in the world of all of them; otherwise empty. Throws UsageError
 // if their number is not the mesh's, or if they are to compute on the CPU and were started without MPI.
 Communicator world_of_processes(const Setup& setup);

@@ -1,13 +1,13 @@
 // `tessera report`: a page of what runs wrote.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "src/cli/commands.h"
-#include "src/cli/files.h"
+#include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/page/run_page.h"
+#include "src/cli/processes.h"
 #include "tessera/error.h"
 
 namespace tessera::cli {
@@ -45,11 +45,11 @@ void add_report_command(CLI::App& app) {
           "a run's metrics (run.metrics) or result (--json), or a folder that has them as metrics.jsonl "
           "and result.json; several are laid over each other")
       ->required();
-  command->add_option("--html", arguments->html, "write the page to this file")
-      ->required()
-      ->check(CLI::Validator([](const std::string& path) { return why_no_output(path); }, ""));
+  command->add_option("--html", arguments->html, "write the page to this file")->required()->check(kOutput);
   command->add_option("--title", arguments->title, "the page's title; by default the runs' names");
-  command->callback([arguments] { report(*arguments); });
+  command->callback([arguments] {
+    if (!left_to_first_process()) report(*arguments);
+  });
 }
 
 }  // namespace tessera::cli

@@ -1,7 +1,6 @@
 // `tessera tokenizer`: trains a tokenizer, and makes token files of texts and texts of token files.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +13,9 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/files.h"
+#include "src/cli/options.h"
 #include "src/cli/output.h"
+#include "src/cli/processes.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
 #include "tessera/tokenizer.h"
@@ -117,13 +118,14 @@ void decode(const TokenizerArguments& arguments) {
 CLI::App* add(CLI::App& parent, const char* name, const char* help, void (*run)(const TokenizerArguments&),
               const std::shared_ptr<TokenizerArguments>& arguments) {
   CLI::App* command = parent.add_subcommand(name, help);
-  command->callback([run, arguments] { run(*arguments); });
+  command->callback([run, arguments] {
+    if (!left_to_first_process()) run(*arguments);
+  });
   return command;
 }
 
 void add_out(CLI::App& command, TokenizerArguments& arguments, const char* help) {
-  const CLI::Validator output = {[](const std::string& path) { return why_no_output(path); }, ""};
-  command.add_option("--out", arguments.out, help)->required()->check(output);
+  command.add_option("--out", arguments.out, help)->required()->check(kOutput);
 }
 
 void add_tokenizer_argument(CLI::App& command, TokenizerArguments& arguments) {
