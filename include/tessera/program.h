@@ -220,7 +220,8 @@ struct Program {
   int last_round_ranks = 0;  // ranks along the shard axis that have one in the last round; 0: all
   int blocks = 1;            // of microbatches, whose sums are added as a tree, see Rounds
   bool rests = false;        // whether it is for a rank that has none there
-  int pipeline_rank = 0;     // the coordinate along the pipeline axis that it is for
+  int own_microbatches() const { return microbatches - (rests ? 1 : 0); }
+  int pipeline_rank = 0;  // the coordinate along the pipeline axis that it is for
   IdVector<UnitOutline> units;
   IdVector<Channel> channels;
   IdVector<Buffer> buffers;

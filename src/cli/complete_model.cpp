@@ -14,12 +14,6 @@ namespace tessera::cli {
 
 namespace {
 
-// The value that stands for the preset's.
-bool is_the_presets(const Key& key) {
-  const std::string value = value_text(key);
-  return value == "0" || value == "0.0" || value == "\"preset\"";
-}
-
 // The key named so, among all of a configuration.
 const Key& key_named(const std::vector<Key>& keys, const std::string& name) {
   return *std::ranges::find(keys, name, &Key::name);
@@ -46,7 +40,7 @@ class Filler {
     for (const auto& [leaf, told] : stored_.told) {
       const std::string name = "model." + leaf;
       const Key& key = key_named(own, name);
-      const bool written = config_.origins.written(name) && (leaf == "family" || !is_the_presets(key));
+      const bool written = config_.origins.written(name) && (leaf == "family" || !stands_for_preset(key));
       if (written) {
         check(leaf, config_, "");
         continue;
@@ -92,7 +86,7 @@ void take_as_written(Config& config, const std::string& why) {
   const std::vector<Key> own = keys_of(config), values = keys_of(resolved);
   std::vector<std::string> unknown, unchecked;
   for (const std::string& name : keys_of_no_tensor(family)) {
-    const bool written = config.origins.written(name) && !is_the_presets(key_named(own, name));
+    const bool written = config.origins.written(name) && !stands_for_preset(key_named(own, name));
     if (!written && !config.origins.written("model.preset")) unknown.push_back(name);
     unchecked.push_back(fmt::format("{} {}", name, value_text(key_named(values, name))));
   }

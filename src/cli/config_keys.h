@@ -65,6 +65,9 @@ std::string allowed(const Key& key);
 // The key's present value as TOML writes it.
 std::string value_text(const Key& key);
 
+// Whether the key's present value is the one, 0 or "preset", that stands for the preset's.
+bool stands_for_preset(const Key& key);
+
 // As TOML writes a number, with the fewest digits that read back as the same value.
 std::string number_text(double value);
 

@@ -105,6 +105,11 @@ std::string value_text(const Key& key) {
   return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
 }
 
+bool stands_for_preset(const Key& key) {
+  const std::string value = value_text(key);
+  return value == "0" || value == "0.0" || value == "\"preset\"";
+}
+
 std::string number_text(double value) {
   std::string shortest = fmt::format("{}", value);
   const bool whole = std::isfinite(value) && shortest.find_first_of(".e") == std::string::npos;

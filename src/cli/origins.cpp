@@ -26,10 +26,8 @@ bool names(const std::string& message, const std::string& name) {
 
 // The keys for which a model's preset has a value.
 bool has_preset_value(const Key& key) {
-  const std::string value = value_text(key);
-  const bool unset = value == "0" || value == "0.0" || value == "\"preset\"";
   return key.section() == "model" && key.name != "model.logits_memory" && key.name != "model.dropout" &&
-         key.name != "model.attention_dropout" && key.name != "model.weights" && unset;
+         key.name != "model.attention_dropout" && key.name != "model.weights" && stands_for_preset(key);
 }
 
 std::string source_of(const Key& key, const Config& config) {

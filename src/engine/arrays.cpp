@@ -148,7 +148,7 @@ Table table_of(std::span<Pointer> entries) {
 }  // namespace
 
 struct ArrayEngine::Impl {
-  // Of one parameter that a unit reads.
+  // One parameter that a unit reads.
   struct Entry {
     ParameterId parameter = 0;
     std::size_t array = 0;
@@ -202,7 +202,7 @@ struct ArrayEngine::Impl {
     gradients.clear();
   }
 
-  // Of the running program: pipeline ranks without the last unit have no loss.
+  // Whether the running program has the last unit. Pipeline ranks without it have no loss.
   bool has_last_unit() const {
     const UnitId last = entries.count() - 1;
     return std::ranges::any_of(engine.running().instructions, [&](const Instruction& instruction) {
@@ -303,8 +303,7 @@ StepResult ArrayEngine::step(const StepInputs& inputs) {
 
 StepResult ArrayEngine::step_mean(double learning_rate, double loss) {
   leave();
-  const Program& program = impl_->engine.running();
-  const int own = program.microbatches - (program.rests ? 1 : 0);
+  const int own = impl_->engine.running().own_microbatches();
   const bool counts = impl_->has_last_unit();
   return impl_->engine.step({.learning_rate = learning_rate,
                              .weight = counts ? static_cast<double>(own) : 0.0,

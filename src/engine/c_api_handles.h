@@ -27,7 +27,7 @@ struct tessera_lease {
   std::optional<tessera::UnitLease> lease = {};  // none: ended, free for the next use
 };
 
-// Of units, or of arrays.
+// An engine of units, or one of arrays.
 struct tessera_engine {
   explicit tessera_engine(std::unique_ptr<tessera::Engine> of) : alone(std::move(of)), engine(*alone) {}
   explicit tessera_engine(std::unique_ptr<tessera::ArrayEngine> of)

@@ -47,7 +47,7 @@ constexpr Word kWords[] = {
     {"make_local_world or run_local", "tessera_run_ranks"},
 };
 
-// Of the calls whose name opens a message.
+// The calls whose name may open a message.
 constexpr Word kVerbs[] = {
     {"begin", "begin"},
     {"use", "use_unit"},

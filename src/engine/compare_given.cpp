@@ -36,15 +36,31 @@ std::string in_words(const Layout& layout, const Summary& of) {
                      layout.parameter(static_cast<ParameterId>(of.parameter)).name, of.begin);
 }
 
+constexpr CallLabel kLabel{"values", "comparing what write() was given"};
+
+// What rank 0 and another rank have in place of `own`, which is as long on all ranks.
+template <typename T>
+struct Both {
+  std::vector<T> first, other;
+};
+
+// Collective.
+template <typename T>
+Both<T> both(Communicator& ranks, int other, const std::vector<T>& own) {
+  Both<T> found{.first = own, .other = own};
+  const auto bytes = static_cast<std::int64_t>(own.size() * sizeof(T));
+  ranks.broadcast(found.first.data(), bytes, 0, kLabel);
+  ranks.broadcast(found.other.data(), bytes, other, kLabel);
+  return found;
+}
+
 // The first block in which the rank's values are not rank 0's. Collective.
 std::size_t first_block(Communicator& ranks, int other, std::span<const float> values) {
-  const std::size_t blocks = (values.size() + kBlockNumel - 1) / kBlockNumel;
-  std::vector<std::uint64_t> there(blocks), here(blocks);
-  for (std::size_t k = 0; k < blocks; ++k) here[k] = there[k] = hash_of(block(values, k));
-  const auto bytes = static_cast<std::int64_t>(blocks * sizeof(std::uint64_t));
-  ranks.broadcast(here.data(), bytes, 0, {"values", "comparing what write() was given"});
-  ranks.broadcast(there.data(), bytes, other, {"values", "comparing what write() was given"});
-  return static_cast<std::size_t>(std::ranges::mismatch(here, there).in1 - here.begin());
+  std::vector<std::uint64_t> own((values.size() + kBlockNumel - 1) / kBlockNumel);
+  for (std::size_t k = 0; k < own.size(); ++k) own[k] = hash_of(block(values, k));
+  const Both<std::uint64_t> hashes = both(ranks, other, own);
+  return static_cast<std::size_t>(std::ranges::mismatch(hashes.first, hashes.other).in1 -
+                                  hashes.first.begin());
 }
 
 struct Difference {
@@ -56,10 +72,7 @@ struct Difference {
 Difference find_difference(Communicator& ranks, int other, const GivenValues& given) {
   const std::size_t index = first_block(ranks, other, given.values);
   const std::span<const float> own = block(given.values, index);
-  std::vector<float> here(own.begin(), own.end()), there(own.begin(), own.end());
-  const auto bytes = static_cast<std::int64_t>(own.size_bytes());
-  ranks.broadcast(here.data(), bytes, 0, {"values", "comparing what write() was given"});
-  ranks.broadcast(there.data(), bytes, other, {"values", "comparing what write() was given"});
+  const auto [here, there] = both(ranks, other, std::vector<float>(own.begin(), own.end()));
   std::size_t at = 0;
   while (at + 1 < own.size() &&
          std::bit_cast<std::uint32_t>(here[at]) == std::bit_cast<std::uint32_t>(there[at]))
@@ -79,7 +92,7 @@ void compare_given(Communicator& ranks, const GivenValues& given) {
                     .numel = static_cast<std::int64_t>(given.values.size()),
                     .hash = hash_of(given.values)};
   IdVector<Summary> all(ranks.world());
-  ranks.all_gather(&own, all.data(), sizeof own, {"values", "comparing what write() was given"});
+  ranks.all_gather(&own, all.data(), sizeof own, kLabel);
   const auto arguments = [](const Summary& of) {
     return std::array{of.parameter, of.state, of.begin, of.numel};
   };

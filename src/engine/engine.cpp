@@ -191,10 +191,7 @@ double StepTiming::hidden() const {
   return std::clamp(1.0 - exposed_us / communication_us, 0.0, 1.0);
 }
 
-int Engine::own_microbatches(int index) const {
-  const Program& of = program(index);
-  return of.microbatches - (of.rests ? 1 : 0);
-}
+int Engine::own_microbatches(int index) const { return program(index).own_microbatches(); }
 
 void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
   impl_->check_alive("begin");

@@ -30,6 +30,11 @@ std::int64_t tokens_of(const Part& part) {
                          [](std::int64_t sum, const EncodedDocument& of) { return sum + of.tokens; });
 }
 
+[[noreturn]] void refuse_damaged(const fs::path& path) {
+  throw EnvironmentError(
+      fmt::format("data prepare: '{}' is damaged; remove the folder that it is in", escaped(path.string())));
+}
+
 std::size_t begin_of_tokens(const Part& part) {
   return sizeof(Header) + part.documents.size() * sizeof(EncodedDocument);
 }
@@ -66,8 +71,7 @@ std::optional<Part> read_part(const fs::path& folder, std::int64_t input, std::i
   if (!in.read(reinterpret_cast<char*>(&header), sizeof header) ||
       std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0 || header.input != input ||
       header.number != number || header.documents < 0)
-    throw EnvironmentError(fmt::format("data prepare: '{}' is damaged; remove the folder that it is in",
-                                       escaped(part_path(folder, input, number).string())));
+    refuse_damaged(part_path(folder, input, number));
   Part part{.input = input,
             .number = number,
             .last = header.last != 0,
@@ -75,9 +79,7 @@ std::optional<Part> read_part(const fs::path& folder, std::int64_t input, std::i
             .documents = std::vector<EncodedDocument>(static_cast<std::size_t>(header.documents))};
   in.read(reinterpret_cast<char*>(part.documents.data()),
           static_cast<std::streamsize>(part.documents.size() * sizeof(EncodedDocument)));
-  if (!in || tokens_of(part) != header.tokens)
-    throw EnvironmentError(fmt::format("data prepare: '{}' is damaged; remove the folder that it is in",
-                                       escaped(part_path(folder, input, number).string())));
+  if (!in || tokens_of(part) != header.tokens) refuse_damaged(part_path(folder, input, number));
   return part;
 }
 
@@ -86,9 +88,7 @@ PartTokens::PartTokens(const fs::path& folder, const Part& part) {
   const auto numel = static_cast<std::size_t>(tokens_of(part));
   bytes_ = begin_of_tokens(part) + numel * sizeof(std::int32_t);
   std::error_code error;
-  if (fs::file_size(path, error) != bytes_ || error)
-    throw EnvironmentError(fmt::format("data prepare: '{}' is damaged; remove the folder that it is in",
-                                       escaped(path.string())));
+  if (fs::file_size(path, error) != bytes_ || error) refuse_damaged(path);
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   mapping_ = file < 0 ? MAP_FAILED : mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file, 0);
   const int code = errno;
