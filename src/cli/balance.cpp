@@ -11,7 +11,7 @@ Balance balance_of(Communicator& world, const StepTiming& timing) {
   IdVector<double> all(world.world());
   world.all_gather(&busy, all.data(), sizeof busy, {.operation = "balance of ranks"});
   const auto [least, most] = std::ranges::minmax_element(all);
-  // Of equals minmax_element() takes the last largest.
+  // minmax_element() takes the last of several that are largest.
   const auto first_most = std::ranges::find(all, *most);
   return {.least_seconds = *least,
           .most_seconds = *most,

@@ -8,7 +8,7 @@
 
 namespace tessera::cli {
 
-// Of one step, over all ranks. A rank computes while its compute lane waits for no other lane.
+// How long ranks computed in one step. A rank computes while its compute lane waits for no other lane.
 struct Balance {
   double least_seconds = 0.0, most_seconds = 0.0;
   int fastest = 0, slowest = 0;  // ranks; the first of equals

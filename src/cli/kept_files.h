@@ -12,8 +12,8 @@ namespace tessera::cli {
 
 using KeptFiles = std::map<std::string, std::string>;  // by name, the bytes
 
-// Of the folder of `weights`; empty if there are none. Throws EnvironmentError naming model.weights if one
-// cannot be read, or if together they have more than 1 GiB.
+// Reads those in the folder of `weights`; the result is empty if there are none. Throws EnvironmentError
+// naming model.weights if one cannot be read, or if together they have more than 1 GiB.
 KeptFiles read_kept_files(const std::filesystem::path& weights);
 
 // The files that a run keeps; `folder` is that of its checkpoints, or one of the checkpoints in it. Nothing

@@ -52,7 +52,7 @@ struct Column {
   std::function<std::string(const RunRecord&)> text;
 };
 
-// Of the table at the top. A column that no run knows is left out.
+// The columns of the table at the top. One that no run knows is left out.
 const std::vector<Column>& columns() {
   static const std::vector<Column> all = {
       {"steps",
