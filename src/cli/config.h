@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -177,9 +178,10 @@ Config read_config(std::string_view text, std::string_view source,
                    std::span<const std::string> settings = {});
 // The same, and also throws UsageError for values that do not go together (check()). If `ranks` is above 0,
 // it is the number of ranks, and mesh.shard becomes `ranks` divided by the mesh's other axes. UsageError if
-// that is not a whole number.
+// that is not a whole number. `complete` fills in what files give, before values are checked.
 Config parse_config(std::string_view text, std::string_view source,
-                    std::span<const std::string> settings = {}, std::int64_t ranks = 0);
+                    std::span<const std::string> settings = {}, std::int64_t ranks = 0,
+                    const std::function<void(Config&)>& complete = nullptr);
 // The same from a file, with the keys of [model] that model.weights give (stored_model.h). Throws
 // EnvironmentError if a file cannot be read.
 // `run_folder` is that of the run whose checkpoint is read, if there is one; else what the configuration

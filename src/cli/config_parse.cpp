@@ -4,17 +4,12 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
-#include "src/cli/files.h"
-#include "src/cli/stored_model.h"
 
 namespace tessera::cli {
 
@@ -275,11 +270,8 @@ Config read_config(std::string_view text, std::string_view source,
   throw UsageError(one_line(error.what()));
 }
 
-namespace {
-
-// `complete` fills in what files give, before values are checked.
-Config checked_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
-                      std::int64_t ranks, const std::function<void(Config&)>& complete) try {
+Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
+                    std::int64_t ranks, const std::function<void(Config&)>& complete) try {
   Config config = read_config(text, source, settings);
   if (ranks > 0) set_ranks(config.mesh, ranks);
   if (complete) complete(config);
@@ -287,25 +279,6 @@ Config checked_config(std::string_view text, std::string_view source, std::span<
   return config;
 } catch (const UsageError& error) {
   throw UsageError(one_line(error.what()));
-}
-
-}  // namespace
-
-Config parse_config(std::string_view text, std::string_view source, std::span<const std::string> settings,
-                    std::int64_t ranks) {
-  return checked_config(text, source, settings, ranks, nullptr);
-}
-
-Config load_config(const std::filesystem::path& path, std::span<const std::string> settings,
-                   std::int64_t ranks, const std::filesystem::path& run_folder) {
-  const std::optional<std::string> text = read_text(path);
-  if (!text)
-    throw EnvironmentError(
-        fmt::format("cannot read the configuration '{}': {}", path.string(), std::strerror(errno)));
-  return checked_config(*text, path.filename().string(), settings, ranks, [&](Config& config) {
-    const bool resumes = run_folder.empty() && config.run.resume != "false";
-    complete_model(config, resumes ? std::filesystem::path(config.run.checkpoint) : run_folder);
-  });
 }
 
 }  // namespace tessera::cli
