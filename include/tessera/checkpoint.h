@@ -109,6 +109,14 @@ PendingCheckpoint begin_checkpoint(const std::filesystem::path& folder, Communic
 // initialize() or by loading another checkpoint.
 RunState load_checkpoint(const std::filesystem::path& path, Communicator world, Engine& engine);
 
+// Sets the parameters alone from a checkpoint, as import_safetensors() sets them from a file: for inference,
+// or for a run of its own. The optimizer, the parameters' types and which of them are frozen may differ from
+// the run that saved it; names, shapes and ties may not. Where the checkpoint has fp32 masters these are
+// read, and parameters get them rounded to their type. Moments are set to 0 and counters start again, as by
+// Engine::initialize. Collective, between steps. `path` and errors are as for load_checkpoint(); if values
+// cannot be read the engine has failed, and the other ranks throw CommunicationError.
+RunState load_weights(const std::filesystem::path& path, Communicator world, Engine& engine);
+
 // The newest checkpoint in a folder: what `latest` names or, without such a file, the one of the highest
 // step. If the folder is itself a checkpoint, that is the answer. Nothing if there is none. Throws
 // EnvironmentError with path and reason if the folder cannot be read, or if `latest` names a folder that is

@@ -31,7 +31,10 @@ struct TrainerOptions {
   // not.
   int exchange_chunks = 1;
   bool generation = false;  // plans a program for generate()
-  std::uint64_t seed = 1;   // of the initial weights, and of what modules draw in training
+  // False: no training step is planned, and all parameters are frozen, so that a rank holds neither gradients
+  // nor optimizer states. train_step() is then a UsageError.
+  bool trains = true;
+  std::uint64_t seed = 1;  // of the initial weights, and of what modules draw in training
 };
 
 // How the microbatches of a training step are dealt to the data ranks.

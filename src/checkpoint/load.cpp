@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <utility>
 
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/folder.h"
+#include "src/checkpoint/open_buffers.h"
 #include "src/checkpoint/stored_states.h"
 
 namespace tessera {
@@ -18,34 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace checkpoint;
-
-// The stored buffers that are being read: one of each flat and tensor rank that stored it, as runs of it
-// mostly ascend.
-class OpenBuffers {
- public:
-  template <class Use>
-  void read(const StoredRun& run, std::int64_t element, const Use& use) {
-    std::unique_ptr<Open>& open = open_[{run.buffer->flat, run.tensor_rank}];
-    if (!open || open->buffer != run.buffer) {
-      if (open) open->reader.finish();
-      open = std::make_unique<Open>(run);
-    }
-    open->reader.read(run.stored * element, (run.stored + run.numel) * element, use);
-  }
-  void finish() {
-    for (const auto& [of, open] : open_) open->reader.finish();
-  }
-
- private:
-  struct Open {
-    explicit Open(const StoredRun& run)
-        : file(run.file->path), buffer(run.buffer), reader(file, *run.buffer) {}
-    FileReader file;
-    const StoredBuffer* buffer;
-    BufferReader reader;
-  };
-  std::map<std::pair<FlatId, int>, std::unique_ptr<Open>> open_;
-};
 
 // Where each buffer of this rank comes from.
 class Source {
@@ -83,25 +54,6 @@ class Source {
   StoredStates stored_;
   const std::vector<PersistentBuffer> buffers_;
 };
-
-// Ranks may see different folders, or the newest checkpoint at different times.
-void check_same_checkpoint(Communicator& world, const fs::path& path, const Header& header) {
-  struct Opened {
-    std::uint64_t checksum;
-    std::int64_t step;
-    std::int64_t rank;
-  };
-  const Opened own{header.checksum, header.state.step, world.global_rank()};
-  IdVector<Opened> all(world.world());
-  world.all_gather(&own, all.data(), sizeof own, {"checkpoint", "comparing what was opened"});
-  for (const Opened& opened : all)
-    if (opened.checksum != all[0].checksum)
-      throw EnvironmentError(fmt::format(
-          "checkpoint '{}': rank {} finds step {} ({:016x}) there, rank {} step {} ({:016x}); all "
-          "ranks must see the same folder",
-          path.string(), opened.rank, opened.step, opened.checksum, all[0].rank, all[0].step,
-          all[0].checksum));
-}
 
 }  // namespace
 

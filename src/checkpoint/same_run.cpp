@@ -55,27 +55,45 @@ Header describe(const Engine& engine) {
   return header;
 }
 
-void check_same(const Header& stored, const Header& engine, const std::string& file) {
+namespace {
+
+// `text` is what of two parameters must be equal.
+template <class Text>
+void check_units(const Header& stored, const Header& engine, const std::string& file, const Text& text) {
   const auto require = [&file](const std::string& what, const std::string& found,
                                const std::string& expected) { require_equal(file, what, found, expected); };
-  require("the optimizer", stored.optimizer, engine.optimizer);
-  if (stored.moments != Header::kUnknownMoments)
-    require("the number of its moments", std::to_string(stored.moments), std::to_string(engine.moments));
   require("the number of units", std::to_string(stored.units.size()), std::to_string(engine.units.size()));
   for (std::size_t u = 0; u < engine.units.size(); ++u) {
     const StoredUnit &there = stored.units[u], &here = engine.units[u];
     require(fmt::format("unit {}", u), there.name, here.name);
     require("the number of parameters of unit " + here.name, std::to_string(there.parameters.size()),
             std::to_string(here.parameters.size()));
-    for (std::size_t p = 0; p < here.parameters.size(); ++p) {
-      const auto text = [](const StoredParameter& one) {
-        return fmt::format("{} {} {}{}{}", one.name, to_string(one.shape), one.dtype,
-                           one.trainable ? "" : " frozen",
-                           one.tied_to.empty() ? "" : " tied to " + one.tied_to);
-      };
+    for (std::size_t p = 0; p < here.parameters.size(); ++p)
       require("a parameter of unit " + here.name, text(there.parameters[p]), text(here.parameters[p]));
-    }
   }
+}
+
+std::string tie_of(const StoredParameter& one) {
+  return one.tied_to.empty() ? "" : " tied to " + one.tied_to;
+}
+
+}  // namespace
+
+void check_same(const Header& stored, const Header& engine, const std::string& file) {
+  require_equal(file, "the optimizer", stored.optimizer, engine.optimizer);
+  if (stored.moments != Header::kUnknownMoments)
+    require_equal(file, "the number of its moments", std::to_string(stored.moments),
+                  std::to_string(engine.moments));
+  check_units(stored, engine, file, [](const StoredParameter& one) {
+    return fmt::format("{} {} {}{}{}", one.name, to_string(one.shape), one.dtype,
+                       one.trainable ? "" : " frozen", tie_of(one));
+  });
+}
+
+void check_same_parameters(const Header& stored, const Header& engine, const std::string& file) {
+  check_units(stored, engine, file, [](const StoredParameter& one) {
+    return fmt::format("{} {}{}", one.name, to_string(one.shape), tie_of(one));
+  });
 }
 
 void check_layout(const Header& stored, const std::vector<StoredUnit>& units, const Layout& layout,

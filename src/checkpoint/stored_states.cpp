@@ -20,8 +20,9 @@ const StoredBuffer* buffer_in(const StoredFile& file, FlatId flat, StateKind sta
 
 }  // namespace
 
-StoredStates::StoredStates(std::filesystem::path folder, const Engine& engine)
+StoredStates::StoredStates(std::filesystem::path folder, const Engine& engine, Takes takes)
     : folder_(std::move(folder)),
+      takes_(takes),
       own_layout_(engine.layout()),
       own_tensor_rank_(engine.options().mesh.place(engine.rank(), Axis::tensor)),
       here_(describe(engine)),
@@ -34,12 +35,16 @@ StoredStates::StoredStates(std::filesystem::path folder, const Engine& engine)
 // The layout that this engine's units had there, where they may have been cut otherwise.
 Layout StoredStates::stored_layout() const {
   IdVector<UnitSpec> units = own_layout_.units();
-  for (UnitId unit = 0; unit < units.count(); ++unit)
-    for (std::size_t p = 0; p < units[unit].parameters.size(); ++p) {
-      units[unit].parameters[p].cut = stored_units_[unit].parameters[p].cut;
-      units[unit].parameters[p].gradient = stored_units_[unit].parameters[p].gradient;
-    }
   try {
+    for (UnitId unit = 0; unit < units.count(); ++unit)
+      for (std::size_t p = 0; p < units[unit].parameters.size(); ++p) {
+        const StoredParameter& stored = stored_units_[unit].parameters[p];
+        ParameterSpec& parameter = units[unit].parameters[p];
+        parameter.cut = stored.cut;
+        parameter.gradient = stored.gradient;
+        parameter.trainable = stored.trainable;
+        parameter.dtype = parse_dtype(stored.dtype);
+      }
     return Layout(std::move(units), mesh().shard, mesh().replicate, mesh().tensor);
   } catch (const UsageError& error) {  // the units alone were taken by an engine
     throw EnvironmentError(fmt::format("checkpoint '{}' is damaged: {}", folder_.string(), error.what()));
@@ -49,7 +54,8 @@ Layout StoredStates::stored_layout() const {
 const StoredFile& StoredStates::file_of(int rank) {
   if (const auto known = files_.find(rank); known != files_.end()) return known->second;
   OpenFile opened(folder_ / file_name(rank));
-  check_same(opened.header, here_, opened.reader.path().string());
+  const auto check = takes_ == Takes::states ? check_same : check_same_parameters;
+  check(opened.header, here_, opened.reader.path().string());
   check_belongs(opened, rank, rank == 0 ? opened.header : header());
   if (rank == 0) stored_units_ = std::move(opened.header.units);
   opened.header.units.clear();  // compared, and many
@@ -170,6 +176,44 @@ void StoredStates::each(FlatId flat, StateKind state, std::int64_t begin, std::i
   for (const Piece& piece : own_layout_.pieces(flat, begin, end))
     each_of_share(piece.parameter, state, piece.begin, piece.numel, piece.offset, add);
   if (pending.numel > 0) visit(pending);
+}
+
+StateKind StoredStates::state_of_parameter(ParameterId parameter) const {
+  const Flat& flat = layout_->flat(layout_->place(parameter).flat);
+  return flat.trainable && flat.dtype != DType::fp32 ? StateKind::master : StateKind::parameter;
+}
+
+DType StoredStates::type_of_parameter(ParameterId parameter) const {
+  return state_of_parameter(parameter) == StateKind::master
+             ? DType::fp32
+             : layout_->flat(layout_->place(parameter).flat).dtype;
+}
+
+void StoredStates::each_of_parameter(ParameterId parameter, std::int64_t begin, std::int64_t numel,
+                                     const std::function<void(const StoredRun& run)>& visit) {
+  const Place& place = layout_->place(parameter);
+  for (const ShareRun& stored : layout_->shares(parameter).of_parameter(begin, begin + numel))
+    each_of_flat(place.flat, state_of_parameter(parameter), stored.tensor_rank, place.offset + stored.local,
+                 stored.numel, stored.global - begin, visit);
+}
+
+// Ranks may see different folders, or the newest checkpoint at different times.
+void check_same_checkpoint(Communicator& world, const std::filesystem::path& path, const Header& header) {
+  struct Opened {
+    std::uint64_t checksum;
+    std::int64_t step;
+    std::int64_t rank;
+  };
+  const Opened own{header.checksum, header.state.step, world.global_rank()};
+  IdVector<Opened> all(world.world());
+  world.all_gather(&own, all.data(), sizeof own, {"checkpoint", "comparing what was opened"});
+  for (const Opened& opened : all)
+    if (opened.checksum != all[0].checksum)
+      throw EnvironmentError(fmt::format(
+          "checkpoint '{}': rank {} finds step {} ({:016x}) there, rank {} step {} ({:016x}); all "
+          "ranks must see the same folder",
+          path.string(), opened.rank, opened.step, opened.checksum, all[0].rank, all[0].step,
+          all[0].checksum));
 }
 
 }  // namespace tessera::checkpoint

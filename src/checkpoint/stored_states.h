@@ -31,11 +31,15 @@ struct StoredRun {
   std::int64_t numel = 0;
 };
 
+// What of a checkpoint an engine takes: all states, which needs the same units and optimizer, or parameters
+// alone, which needs parameters of the same names, shapes and ties.
+enum class Takes : std::uint8_t { states, parameters };
+
 class StoredStates {
  public:
   // Reads the header of rank 0's file, which always exists and has the run's state. Throws UsageError naming
-  // what differs unless it has the units and the optimizer of `engine`, which must outlive this.
-  StoredStates(std::filesystem::path folder, const Engine& engine);
+  // what differs unless it has what `takes` needs of `engine`, which must outlive this.
+  StoredStates(std::filesystem::path folder, const Engine& engine, Takes takes = Takes::states);
 
   const Header& header() const { return files_.at(0).header; }
   // Calls visit(run) for the elements [begin, end) of a flat of this rank, ascending. Together the runs cover
@@ -44,6 +48,13 @@ class StoredStates {
   // the headers of their files. Throws EnvironmentError naming what is missing or damaged.
   void each(FlatId flat, StateKind state, std::int64_t begin, std::int64_t end,
             const std::function<void(const StoredRun& run)>& visit);
+  // The same for elements [begin, begin + numel) of a whole parameter that is tied to none, of the most exact
+  // values that are stored: its master or, where there is none, the parameter. StoredRun::begin counts from
+  // `begin`.
+  void each_of_parameter(ParameterId parameter, std::int64_t begin, std::int64_t numel,
+                         const std::function<void(const StoredRun& run)>& visit);
+  // The type of these values.
+  DType type_of_parameter(ParameterId parameter) const;
 
  private:
   // How a state of a flat is stored.
@@ -58,6 +69,7 @@ class StoredStates {
   const Mesh& mesh() const { return header().mesh; }  // that wrote the checkpoint
   const StoredFile& file_of(int rank);
   Layout stored_layout() const;
+  StateKind state_of_parameter(ParameterId parameter) const;
   // The file that holds the first elements of the flat's state. Flats are those of the checkpoint's layout.
   const StoredFile& first_file(FlatId flat, StateKind state);
   const State& state_of(FlatId flat, StateKind state);
@@ -73,6 +85,7 @@ class StoredStates {
                      std::int64_t at, const Add& add);
 
   const std::filesystem::path folder_;
+  const Takes takes_;
   const Layout& own_layout_;
   const int own_tensor_rank_;
   const Header here_;
@@ -83,5 +96,9 @@ class StoredStates {
   std::map<std::pair<FlatId, StateKind>, State> states_;
   std::map<std::tuple<FlatId, StateKind, int, std::int64_t>, Buffer> buffers_;  // by tensor rank and place
 };
+
+// Throws EnvironmentError, the same on all ranks, unless every rank has opened the same checkpoint: ranks may
+// see different folders, or the newest checkpoint at different times. Collective.
+void check_same_checkpoint(Communicator& world, const std::filesystem::path& path, const Header& header);
 
 }  // namespace tessera::checkpoint

@@ -131,7 +131,7 @@ void note_family(Config& config) {
 
 }  // namespace
 
-void complete_model(Config& config, const std::filesystem::path& run_folder) {
+void complete_model(Config& config, const std::filesystem::path& run_folder, bool trains) {
   const std::string& weights = config.model.weights;
   if (weights.empty()) return note_family(config);
   std::optional<std::filesystem::path> file = stored_config_file(weights);
@@ -146,7 +146,7 @@ void complete_model(Config& config, const std::filesystem::path& run_folder) {
   const StoredModel stored = read_stored_model(*file, "model.weights");
   Filler(config, stored).fill();
   config.notes.push_back(fmt::format("model     by '{}': {}", file->string(), list_of(stored)));
-  note_dropout(config, stored);
+  if (trains) note_dropout(config, stored);
 }
 
 }  // namespace tessera::cli

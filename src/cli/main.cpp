@@ -32,24 +32,11 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-template <class Number>
-CLI::Validator number_that(bool (*is_right)(Number), const char* wrong, const char* name) {
-  const auto check = [is_right, wrong](const std::string& text) {
-    Number value{};
-    const bool is = CLI::detail::lexical_cast(text, value) && is_right(value);
-    return is ? std::string() : text + " is " + wrong;
-  };
-  return {check, name};
-}
-
 const CLI::Validator kPositive = number_that<double>(
     [](double value) { return std::isfinite(value) && value > 0.0; }, "no number above 0", "POSITIVE");
 const CLI::Validator kNotNegative =
     number_that<double>([](double value) { return std::isfinite(value) && value >= 0.0; },
                         "no number of at least 0", "NONNEGATIVE");
-const CLI::Validator kRanks = number_that<int>([](int ranks) { return ranks > 0; },
-                                               "no number of ranks; give an integer of at least 1", "RANKS");
-
 // A file that is opened must not take the place of a standard stream that was closed: what is printed would
 // land in it.
 void fill_standard_streams() {
@@ -69,21 +56,9 @@ void check_flushed() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) refuse_output();
 }
 
-// May be repeated; of one key the last counts.
-void add_settings(CLI::App& command, const char* name, const char* help, std::vector<std::string>& settings) {
-  const auto set = [&settings](const std::string& setting) { settings.push_back(setting); };
-  command.add_option_function<std::string>(name, set, help)->trigger_on_parse();
-}
-
 void add_config_options(CLI::App& command, RunArguments& arguments) {
   command.add_option("config", arguments.config, "TOML file (docs/configuration.md)")->required();
-  add_settings(command, "--set",
-               "section.key=value, instead of the file's; may be repeated, of one key the last counts",
-               arguments.settings);
-  command
-      .add_option("--ranks", arguments.ranks,
-                  "how many ranks in all: mesh.shard becomes N / (mesh.pipeline × mesh.replicate)")
-      ->check(kRanks);
+  add_overrides(command, arguments.settings, arguments.ranks);
 }
 
 CLI::Option* add_output(CLI::App& command, const char* name, std::string& path, const char* help) {

@@ -10,6 +10,8 @@
 namespace tessera::cli {
 namespace {
 
+constexpr int kMostThreads = 1024;  // ranks of one process
+
 void check_count(const Setup& setup, int processes) {
   const int ranks = setup.world();
   if (processes == ranks) return;
@@ -111,6 +113,13 @@ bool is_first_process() {
 }
 
 bool left_to_first_process() { return launched_by_mpi() && !is_first_process(); }
+
+void check_threads(const Setup& setup) {
+  if (!ranks_are_processes() && setup.world() > kMostThreads)
+    throw UsageError(
+        fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
+                    to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
+}
 
 Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};

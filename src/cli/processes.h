@@ -13,6 +13,8 @@ bool ranks_are_processes();
 bool is_first_process();
 // Whether a command that needs no ranks, and finds the same on every host, is another process's to run.
 bool left_to_first_process();
+// Throws UsageError if ranks are threads of this process, and more than it runs.
+void check_threads(const Setup& setup);
 // If ranks are processes, this process's rank in the world of all of them; otherwise empty. Throws UsageError
 // if their number is not the mesh's, or if they are to compute on the CPU and were started without MPI.
 Communicator world_of_processes(const Setup& setup);

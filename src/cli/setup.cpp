@@ -203,7 +203,7 @@ void open_and_fit(Setup& setup) {
   fit_evaluation(setup, *setup.data->validation);
 }
 
-Setup setup_of(const Config& config) {
+Setup setup_of(const Config& config, bool trains) {
   Setup setup;
   setup.config = config;
   setup.dimensions = dimensions_of(config.model);
@@ -220,6 +220,7 @@ Setup setup_of(const Config& config) {
                                                        static_cast<int>(config.numerics.tensor_blocks)));
   check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
+  setup.options.trains = trains;
   check_sums(setup);
   setup.options.engine.strategy.check();
   setup.options.engine.optimizer.check();
@@ -240,7 +241,11 @@ Setup setup_of(const Config& config) {
 }  // namespace
 
 Setup make_setup(const Config& config) {
-  return told_with_origins(config, [&] { return setup_of(config); });
+  return told_with_origins(config, [&] { return setup_of(config, true); });
+}
+
+Setup make_inference_setup(const Config& config) {
+  return told_with_origins(config, [&] { return setup_of(config, false); });
 }
 
 bool Setup::copies() const {

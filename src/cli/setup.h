@@ -38,6 +38,8 @@ struct Setup {
 // Throws UsageError naming the keys if they contradict each other or the budget. If the data cannot be
 // opened, it assumes that an evaluation has all the microbatches that the configuration asks for.
 Setup make_setup(const Config& config);
+// The same for a command that runs the model and trains nothing (TrainerOptions::trains).
+Setup make_inference_setup(const Config& config);
 
 // The options of an export: run.export_type, run.export_file_bytes, the model's config.json, and the files
 // that go with the weights.

@@ -30,9 +30,9 @@ std::string preset_shapes(const Config& config) {
 
 }  // namespace
 
-void import_weights(const Setup& setup, const Communicator& world, Engine& engine) {
+void import_weights(const Setup& setup, const Communicator& world, Engine& engine, const char* named) {
   const ModelConfig& model = setup.config.model;
-  const auto told = [](const Error& error) { return fmt::format("model.weights: {}", error.what()); };
+  const auto told = [&](const Error& error) { return fmt::format("{}: {}", named, error.what()); };
   try {
     import_safetensors(model.weights, world, engine, hugging_face_weights(*setup.model),
                        {.allow_nonfinite = model.allow_nonfinite_weights,

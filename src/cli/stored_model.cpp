@@ -195,6 +195,15 @@ std::map<std::string, double> dropouts_of(const Stored& file, const std::string&
   return shares;
 }
 
+// By its name in torch. Version 5 of transformers writes dtype where version 4 writes torch_dtype.
+std::string type_of(const Stored& file) {
+  const json name = file.find("dtype", "torch_dtype");
+  for (const auto& [theirs, ours] :
+       {std::pair("float32", "fp32"), std::pair("bfloat16", "bf16"), std::pair("float16", "fp16")})
+    if (name == theirs) return ours;
+  return "";
+}
+
 json parse_config_file(const std::filesystem::path& file, const std::string& key) {
   // What is there and cannot be read is no reason to go on without it.
   const std::optional<std::string> text = read_text(file);
@@ -210,7 +219,7 @@ json parse_config_file(const std::filesystem::path& file, const std::string& key
 
 StoredModel read_stored_model(const std::filesystem::path& path, const std::string& key) {
   const Stored file(path, in_version_4(parse_config_file(path, key)), key);
-  StoredModel stored{.file = path, .model = {}, .told = {}, .dropouts = {}};
+  StoredModel stored{.file = path, .model = {}, .told = {}, .type = type_of(file), .dropouts = {}};
   const json type = file.find("model_type");
   if (type != "gpt2" && type != "llama")
     file.refuse("model_type", type.dump(), R"(supported is "gpt2" or "llama")");

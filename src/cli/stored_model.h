@@ -14,6 +14,7 @@ struct StoredModel {
   std::filesystem::path file;
   ModelConfig model;                        // family and every dimension; 0 only where a key does not count
   std::map<std::string, std::string> told;  // by key of [model], what the file says: "n_head 12"
+  std::string type;                         // precision.parameters of its tensors; empty where it is not told
   std::map<std::string, double> dropouts;   // the shares that its training drops: "attn_pdrop" 0.1
 };
 
@@ -27,9 +28,10 @@ std::optional<std::filesystem::path> stored_config_file(const std::filesystem::p
 
 // Fills in the keys of [model] that the user did not write: by the config.json beside model.weights. Those
 // that the user wrote must agree with it. Where there is none, the one that a run keeps in `run_folder` is
-// taken. Adds notes on what was filled in, and on what could not be checked because there is no such file.
+// taken. Adds notes on what was filled in, and on what could not be checked because there is no such file,
+// and, where the model `trains`, on what it drops.
 // Throws like read_stored_model(), and UsageError naming a key of [model] that disagrees, or that is needed,
 // because no tensor tells it.
-void complete_model(Config& config, const std::filesystem::path& run_folder = {});
+void complete_model(Config& config, const std::filesystem::path& run_folder = {}, bool trains = true);
 
 }  // namespace tessera::cli

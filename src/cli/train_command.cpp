@@ -27,8 +27,6 @@ namespace tessera::cli {
 
 namespace {
 
-constexpr int kMostThreads = 1024;  // ranks of one process
-
 // What the first signal will do, for who sent it.
 std::string told_of_signal(const RunConfig& run) {
   return fmt::format(
@@ -323,10 +321,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   check_apart(config, arguments.config, {result.named()});
   check_export_place("run.export", config.run.export_path, config.model.weights);
   Setup setup = make_setup(config);
-  if (!ranks_are_processes() && setup.world() > kMostThreads)
-    throw UsageError(
-        fmt::format("the mesh ({}) has {} ranks; they are threads of one process here, at most {}",
-                    to_string(setup.options.engine.mesh), setup.world(), kMostThreads));
+  check_threads(setup);
   told_with_origins(config, [&] {
     if (!setup.data) setup.data = std::make_shared<const Data>(open_data(setup));
     if (setup.options.generation)  // refused now, not later

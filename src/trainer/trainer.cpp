@@ -21,7 +21,7 @@ struct Trainer::Impl {
         options(options_in),
         programs(*model, options),
         world(std::move(world_in)),
-        engine(world, model->units(), engine_options(*model, options, programs)) {
+        engine(world, units_of(*model, options), engine_options(*model, options, programs)) {
     std::size_t most = 0;
     for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
     std::size_t most_values = 0;
@@ -246,6 +246,8 @@ Trainer::Trainer(Communicator world, std::shared_ptr<const Model> model, const T
 Trainer::~Trainer() = default;
 
 StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
+  if (!impl_->options.trains)
+    throw UsageError("train_step: TrainerOptions::trains is false, so no training step was planned");
   check_fetch("train_step", fetch);
   return impl_->run(impl_->programs.train, learning_rate, fetch);
 }

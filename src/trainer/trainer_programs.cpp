@@ -84,10 +84,11 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   ActivationSpec batch = model.activations(options.batch, target);
   check_losses(model, batch);
   batch.batch_bytes = BatchBuffer(model, options.batch).logits;
-  train = add("train", {.kind = StepKind::train,
-                        .microbatches = options.microbatches,
-                        .last_round_ranks = options.last_round_ranks,
-                        .activations = batch});
+  if (options.trains)
+    train = add("train", {.kind = StepKind::train,
+                          .microbatches = options.microbatches,
+                          .last_round_ranks = options.last_round_ranks,
+                          .activations = batch});
   const int all = options.evaluation_microbatches;
   constexpr int kPerPipelineRank = 16, kMost = 1024;  // of deep pipelines, whose plans grow with the square
   part_microbatches = std::clamp(kPerPipelineRank * options.engine.mesh.pipeline, 1, std::min(all, kMost));
@@ -101,6 +102,14 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   if (const int rest = all % part_microbatches; rest > 0)
     evaluate_rest =
         add("evaluate the rest", {.kind = StepKind::evaluate, .microbatches = rest, .activations = batch});
+}
+
+std::vector<UnitSpec> units_of(const Model& model, const TrainerOptions& options) {
+  std::vector<UnitSpec> units = model.units();
+  if (options.trains) return units;
+  for (UnitSpec& unit : units)
+    for (ParameterSpec& parameter : unit.parameters) parameter.trainable = false;
+  return units;
 }
 
 EngineOptions engine_options(const Model& model, const TrainerOptions& options,
@@ -117,8 +126,9 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
 
 namespace {
 
-Layout layout_of(const Model& model, const Mesh& mesh) {
-  return Layout(model.units(), mesh.shard, mesh.replicate, mesh.tensor);
+Layout layout_of(const Model& model, const TrainerOptions& options) {
+  const Mesh& mesh = options.engine.mesh;
+  return Layout(units_of(model, options), mesh.shard, mesh.replicate, mesh.tensor);
 }
 
 std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options) {
@@ -130,7 +140,7 @@ std::vector<StepSpec> specs_of(const Model& model, const TrainerOptions& options
 TrainerPlan plan_trainer(const Model& model, const TrainerOptions& options, int pipeline_rank,
                          int data_rank) {
   TrainerPrograms programs(model, options);  // first: it names the model's field that is wrong
-  Layout layout = layout_of(model, options.engine.mesh);
+  Layout layout = layout_of(model, options);
   PlannedPrograms planned =
       build_and_plan(layout, options.engine.mesh, step_specs(engine_options(model, options, programs)),
                      pipeline_rank, data_rank);
@@ -153,24 +163,21 @@ Numerics prove_trainer(const Model& model, const TrainerOptions& options,
 }
 
 int fit_resident_units(const Model& model, const TrainerOptions& options, const MemoryBudget& budget) {
-  return fit_resident_units(layout_of(model, options.engine.mesh), options.engine.mesh,
-                            specs_of(model, options), budget);
+  return fit_resident_units(layout_of(model, options), options.engine.mesh, specs_of(model, options), budget);
 }
 
 std::vector<ActivationChoice> choose_activations(const Model& model, const TrainerOptions& options,
                                                  const MemoryBudget& budget,
                                                  std::span<const ActivationChoice> among, CostModel rates) {
-  return choose_activations(layout_of(model, options.engine.mesh), options.engine.mesh,
-                            specs_of(model, options), with_operations(std::move(rates), model, options),
-                            budget, among)
+  return choose_activations(layout_of(model, options), options.engine.mesh, specs_of(model, options),
+                            with_operations(std::move(rates), model, options), budget, among)
       .units;
 }
 
 double choose_states_on_device(const Model& model, const TrainerOptions& options, const MemoryBudget& budget,
                                CostModel rates) {
-  return choose_states_on_device(layout_of(model, options.engine.mesh), options.engine.mesh,
-                                 specs_of(model, options), with_operations(std::move(rates), model, options),
-                                 budget);
+  return choose_states_on_device(layout_of(model, options), options.engine.mesh, specs_of(model, options),
+                                 with_operations(std::move(rates), model, options), budget);
 }
 
 std::string explain_misfit(const Model& model, const TrainerOptions& options,
@@ -181,7 +188,7 @@ std::string explain_misfit(const Model& model, const TrainerOptions& options,
     return {};
   std::vector<MemoryPlan> memory;
   for (const TrainerPlan& plan : plans) memory.push_back(plan.memory);
-  return explain_misfit(layout_of(model, engine.mesh), engine.mesh, step_specs(engine), memory, budget,
+  return explain_misfit(layout_of(model, options), engine.mesh, step_specs(engine), memory, budget,
                         engine.cost);
 }
 
@@ -202,7 +209,7 @@ TrainerOptions on_one_rank(const TrainerOptions& options) {
 }
 
 std::vector<TrainerPlan> plan_pipeline(const Model& model, const TrainerOptions& options) {
-  const Layout layout = layout_of(model, options.engine.mesh);
+  const Layout layout = layout_of(model, options);
   const TrainerPrograms programs(model, options);
   std::vector<TrainerPlan> plans;
   for (PlannedPrograms& planned : tessera::plan_pipeline(

@@ -11,7 +11,7 @@ struct TrainerPrograms {
   TrainerPrograms(const Model& model, const TrainerOptions& options);
   std::vector<std::string> names;  // by program
   IdVector<EngineProgram> specs;
-  int train = -1;
+  int train = -1;  // −1 unless the trainer trains
   // An evaluation runs in parts of this many microbatches: enough to hide the bubble of a pipeline, and few,
   // so that the plan is small. If the last part has fewer, its program is `evaluate_rest`; else that is −1.
   int part_microbatches = 0;
@@ -32,6 +32,9 @@ struct BatchBuffer {
   std::int64_t total = 0;  // offsets
   std::int64_t logits = 0;
 };
+
+// The units of the trainer's engine: the model's, all frozen unless the trainer trains.
+std::vector<UnitSpec> units_of(const Model& model, const TrainerOptions& options);
 
 // The options of the trainer's engine, with the trainer's programs.
 EngineOptions engine_options(const Model& model, const TrainerOptions& options,
