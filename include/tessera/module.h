@@ -83,6 +83,9 @@ struct ModuleContext {
   // the k-th of as many equal parts, the last of which may be shorter (Cut::padded).
   float* logits = nullptr;
   std::int64_t logits_row = 0;
+  // If not null in an evaluation that has `total`, the last module also writes here the loss of each row,
+  // [sequences · length] fp32, 0 for a row without target. Every tensor rank writes all of them.
+  float* losses = nullptr;
 
   void* value(ValueId id) const;
 };

@@ -34,6 +34,8 @@ struct TrainerOptions {
   // False: no training step is planned, and all parameters are frozen, so that a rank holds neither gradients
   // nor optimizer states. train_step() is then a UsageError.
   bool trains = true;
+  // Plans a program for each of these shapes, of one microbatch on one rank, for losses().
+  std::vector<BatchShape> scored = {};
   std::uint64_t seed = 1;  // of the initial weights, and of what modules draw in training
 };
 
@@ -128,6 +130,18 @@ class Trainer {
   // not. Of more than batch.length tokens the last count. UsageError as above; CommunicationError where the
   // ranks do not give the same tokens.
   std::vector<float> logits(std::span<const std::int32_t> tokens);
+
+  // How many sequences losses() takes at once, of shape `shape` in TrainerOptions::scored: those of one
+  // microbatch, of all data ranks, and of as many microbatches as the pipeline has ranks.
+  std::int64_t scored_at_once(int shape) const;
+  // The loss of every token of up to so many sequences, that is −ln of the probability that the model gives
+  // the target: [sequences, length], 0 where the target is kNotCounted, in `losses`, the same on every rank
+  // (collective). `inputs` and `targets` are of the same shape. Sequence s is row s mod shape.sequences of a
+  // microbatch on any mesh, so that its bits do not depend on how many data ranks there are. UsageError for a
+  // shape that does not exist, for sizes that do not fit, and for tokens that are not in the model's
+  // vocabulary; CommunicationError where the ranks do not give the same.
+  void losses(int shape, std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+              std::span<float> losses);
 
   Engine& engine();
   const Model& model() const;

@@ -45,9 +45,9 @@ std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shap
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
                            const SoftmaxLoss& arguments) {
   if (context.total != nullptr)
-    kernels::cross_entropy_forward(compute, arguments.shape, arguments.input,
-                                   context.parameters[arguments.weight], arguments.targets, arguments.losses,
-                                   context.total);
+    kernels::cross_entropy_forward(
+        compute, arguments.shape, arguments.input, context.parameters[arguments.weight], arguments.targets,
+        context.losses != nullptr ? context.losses : arguments.losses, context.total);
   if (context.logits != nullptr)
     write_logits_row(context, compute, arguments.shape, arguments.input, arguments.weight, context.logits);
 }

@@ -222,6 +222,11 @@ const std::int32_t* targets_of(const ModuleContext& context, std::int64_t row) {
 
 }  // namespace
 
+// Where losses lie: with the trainer where it wants them.
+float* SplitHead::losses_of(const ModuleContext& context) {
+  return context.losses != nullptr ? context.losses : static_cast<float*>(context.value(kLosses));
+}
+
 void SplitHead::logits(int chunk, const ModuleContext& context) const {
   const kernels::ComputeContext compute = compute_context(context);
   const kernels::SoftmaxShape shape = softmax(chunk, context.tensor_rank);
@@ -241,14 +246,13 @@ void SplitHead::losses(int chunk, const ModuleContext& context) const {
   kernels::softmax_losses(
       compute_context(context), softmax(chunk, context.tensor_rank),
       static_cast<const kernels::SoftmaxStatistics*>(context.value(all_statistics(chunk))),
-      targets_of(context, first), static_cast<float*>(context.value(kLosses)) + first);
+      targets_of(context, first), losses_of(context) + first);
 }
 
 void SplitHead::total(const ModuleContext& context) const {
   const kernels::ComputeContext compute = compute_context(context);
   if (context.total != nullptr)
-    kernels::total_loss(compute, tokens_, targets_of(context, 0),
-                        static_cast<const float*>(context.value(kLosses)), context.total);
+    kernels::total_loss(compute, tokens_, targets_of(context, 0), losses_of(context), context.total);
   if (context.logits != nullptr)
     write_logits_row(context, compute, row_shape(context.tensor_rank), context.value(norm_of_all()), weight(),
                      context.logits + columns_ * context.tensor_rank);

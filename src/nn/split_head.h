@@ -57,6 +57,7 @@ class SplitHead {
   NormPass norm_of(const ModuleContext* context) const;
   std::size_t weight() const { return parameters_of(config_.norm); }
 
+  static float* losses_of(const ModuleContext& context);
   void logits(int chunk, const ModuleContext& context) const;
   void losses(int chunk, const ModuleContext& context) const;
   void total(const ModuleContext& context) const;

@@ -25,13 +25,15 @@ struct Trainer::Impl {
     std::size_t most = 0;
     for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
     std::size_t most_values = 0;
-    for (const UnitGraph& unit : programs.specs[0].activations.units)
-      most_values = std::max(most_values, unit.values.size());
+    for (const EngineProgram& program : programs.specs)
+      for (const UnitGraph& unit : program.activations.units)
+        most_values = std::max(most_values, unit.values.size());
     values.resize(most_values);
     parameters.resize(most);
     gradients.resize(most);
     betas.resize(most);
-    staging.resize(static_cast<std::size_t>(BatchBuffer(*model, options.batch).logits));
+    for (const BatchShape& of : programs.shapes)
+      staging.resize(std::max(staging.size(), static_cast<std::size_t>(BatchBuffer(*model, of).logits)));
     initialize();
   }
 
@@ -60,7 +62,14 @@ struct Trainer::Impl {
   const UnitGraph& graph_of(const Instruction& use) const {
     return programs.specs[running].activations.units[use.unit];
   }
-  void collect(Pass pass, const ModuleContext& context);
+  void collect(const Instruction& use, const ModuleContext& context);
+  void check_scored(int index) const;
+  std::int64_t microbatches_at_once() const {
+    const Mesh& mesh = options.engine.mesh;
+    return std::int64_t{mesh.pipeline} * mesh.data_ranks();
+  }
+  // Gives `losses` what data ranks have of microbatches.
+  void bring_losses(std::span<const float> own, std::span<float> losses_of_all);
   // The logits that a rank with this place along the tensor axis makes.
   ElementRange logits_of(int place) const {
     const int blocks = std::max(model->tensor_blocks, options.engine.mesh.tensor);
@@ -87,6 +96,7 @@ struct Trainer::Impl {
   BatchShape shape;                                   // of the running program
   float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
+  float* losses = nullptr;         // on the host, of this rank's microbatches
   std::vector<std::byte> staging;  // a batch on the host
   // The pointers of the running use; sized once for the unit with the most parameters, and values.
   std::vector<void*> parameters, gradients;
@@ -164,9 +174,10 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
     context.logits = reinterpret_cast<float*>(batch + layout.logits);
   else if (last && batch != nullptr)
     context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
+  if (last && losses && batch != nullptr) context.losses = reinterpret_cast<float*>(batch + layout.losses);
   context.logits_row = logits_row;
   model->modules[use.unit]->run(use.part, context);
-  if (last && use.part == last_that_reads_batch(graph_of(use), use.pass)) collect(use.pass, context);
+  if (last && use.part == last_that_reads_batch(graph_of(use), use.pass)) collect(use, context);
   lease.end();
 }
 
@@ -177,13 +188,14 @@ std::int64_t Trainer::Impl::first_sequence(int microbatch) const {
 }
 
 // What the last module wrote in its last pass of a microbatch: losses stay on the device until the step ends.
-void Trainer::Impl::collect(Pass pass, const ModuleContext& context) {
+void Trainer::Impl::collect(const Instruction& use, const ModuleContext& context) {
   const Pass last_pass = context.kind == StepKind::train ? Pass::backward : Pass::forward;
-  if (pass != last_pass) return;
+  if (use.pass != last_pass) return;
   if (logits) {
     const ElementRange own = logits_of(context.tensor_rank);
     return engine.transfer(logits + own.begin, context.logits + own.begin, 4 * own.numel());
   }
+  if (losses) engine.transfer(losses + use.microbatch * shape.tokens(), context.losses, 4 * shape.tokens());
   engine.add_loss(context.total);
 }
 
@@ -222,7 +234,7 @@ StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fe
                                                       rounds_of(options).microbatches(options.engine.mesh)),
                         .continues = continues});
   running = program;
-  shape = program == programs.generate ? generation_shape(options) : options.batch;
+  shape = programs.shapes[static_cast<std::size_t>(program)];
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);
   return engine.step({.learning_rate = learning_rate, .weight = 0});
@@ -318,6 +330,79 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
                            mesh.rank({mesh.pipeline - 1, 0, 0, place}), {.operation = "logits"});
   }
   return logits;
+}
+
+void Trainer::Impl::check_scored(int index) const {
+  if (index < 0 || index >= static_cast<int>(options.scored.size()))
+    throw UsageError(fmt::format("losses: shape {} does not exist; TrainerOptions::scored has {}", index,
+                                 options.scored.size()));
+}
+
+std::int64_t Trainer::scored_at_once(int index) const {
+  impl_->check_scored(index);
+  return impl_->microbatches_at_once() * impl_->options.scored[static_cast<std::size_t>(index)].sequences;
+}
+
+void Trainer::Impl::bring_losses(std::span<const float> own, std::span<float> of_all) {
+  const Mesh& mesh = options.engine.mesh;
+  const auto each = static_cast<std::int64_t>(own.size()) / mesh.pipeline;  // of a microbatch
+  std::vector<float> gathered(own.size() * static_cast<std::size_t>(world.world()));
+  results.all_gather(own.data(), gathered.data(), static_cast<std::int64_t>(own.size_bytes()),
+                     {.operation = "losses"});
+  for (std::int64_t begin = 0; begin < static_cast<std::int64_t>(of_all.size()); begin += each) {
+    const std::int64_t number = begin / each;
+    Coordinates at = {};
+    at[Axis::pipeline] = mesh.pipeline - 1;
+    const int data_rank = static_cast<int>(number % mesh.data_ranks());
+    at[Axis::replicate] = data_rank / mesh.shard;
+    at[Axis::shard] = data_rank % mesh.shard;
+    const std::int64_t from =
+        mesh.rank(at) * static_cast<std::int64_t>(own.size()) + number / mesh.data_ranks() * each;
+    std::copy_n(gathered.begin() + from, std::min(each, static_cast<std::int64_t>(of_all.size()) - begin),
+                of_all.begin() + begin);
+  }
+}
+
+void Trainer::losses(int index, std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                     std::span<float> losses) {
+  Impl& impl = *impl_;
+  impl.check_scored(index);
+  const BatchShape scored = impl.options.scored[static_cast<std::size_t>(index)];
+  const auto numel = static_cast<std::int64_t>(inputs.size());
+  impl.agree("losses", "a shape", static_cast<std::uint64_t>(index));
+  impl.agree("losses", "targets", XXH3_64bits(targets.data(), targets.size_bytes()));
+  impl.agree_on_tokens("losses", "inputs", inputs);
+  if (targets.size() != inputs.size() || losses.size() != inputs.size() || numel % scored.length != 0 ||
+      numel / scored.length > scored_at_once(index))
+    throw UsageError(
+        fmt::format("losses: there are {} inputs, {} targets and {} losses; they must be equally many, of 1 "
+                    "to {} sequences "
+                    "of {} tokens",
+                    inputs.size(), targets.size(), losses.size(), scored_at_once(index), scored.length));
+  for (const std::int32_t target : targets)
+    if (target != kNotCounted && (target < 0 || target >= impl.model->vocabulary))
+      throw UsageError(
+          fmt::format("losses: target {} is neither {} nor within 0 to {}, the model's vocabulary", target,
+                      kNotCounted, impl.model->vocabulary - 1));
+  const Mesh& mesh = impl.options.engine.mesh;
+  std::vector<float> own(static_cast<std::size_t>(mesh.pipeline * scored.tokens()));
+  const struct Wanted {  // also where the program is refused
+    Impl& impl;
+    ~Wanted() { impl.losses = nullptr; }
+  } wanted{impl};
+  impl.losses = own.data();
+  const int data_rank = mesh.data_rank(impl.engine.rank());
+  impl.run(impl.programs.scored[static_cast<std::size_t>(index)], 0.0, [&](int microbatch, void* batch) {
+    auto* const to = static_cast<std::int32_t*>(batch);
+    std::fill_n(to, scored.tokens(), 0);
+    std::fill_n(to + scored.tokens(), scored.tokens(), kNotCounted);
+    const std::int64_t begin = (microbatch * mesh.data_ranks() + data_rank) * scored.tokens();
+    const std::int64_t some = std::min(scored.tokens(), numel - begin);
+    if (some <= 0) return;  // behind the last sequence
+    std::copy_n(inputs.begin() + begin, some, to);
+    std::copy_n(targets.begin() + begin, some, to + scored.tokens());
+  });
+  impl.bring_losses(own, losses);
 }
 
 Engine& Trainer::engine() { return impl_->engine; }

@@ -10,13 +10,19 @@
 namespace tessera {
 namespace {
 
-void check_batch(const Model& model, const TrainerOptions& options) {
-  const BatchShape& batch = options.batch;
+void check_shape(const char* name, const Model& model, const BatchShape& batch) {
   if (batch.sequences < 1)
-    throw UsageError(fmt::format("batch.sequences is {}; it must be at least 1", batch.sequences));
+    throw UsageError(fmt::format("{}.sequences is {}; it must be at least 1", name, batch.sequences));
   if (batch.length < 1 || batch.length > model.max_length)
-    throw UsageError(fmt::format("batch.length is {}; model '{}' takes 1 to {}", batch.length, model.name,
+    throw UsageError(fmt::format("{}.length is {}; model '{}' takes 1 to {}", name, batch.length, model.name,
                                  model.max_length));
+}
+
+void check_batch(const Model& model, const TrainerOptions& options) {
+  check_shape("batch", model, options.batch);
+  for (const BatchShape& shape : options.scored) check_shape("scored", model, shape);
+  if (!options.scored.empty() && model.vocabulary == 0)
+    throw UsageError(fmt::format("scored: model '{}' has no tokens to score", model.name));
   if (options.microbatches < 1 || options.evaluation_microbatches < 1)
     throw UsageError(fmt::format("microbatches is {} and evaluation_microbatches {}; both must be at least 1",
                                  options.microbatches, options.evaluation_microbatches));
@@ -48,7 +54,7 @@ BatchShape generation_shape(const TrainerOptions& options) {
 BatchBuffer::BatchBuffer(const Model& model, const BatchShape& shape) {
   constexpr std::int64_t kAlign = 16;
   total = model.batch_bytes ? round_up(model.batch_bytes(shape), kAlign) : 0;
-  logits = total + static_cast<std::int64_t>(sizeof(LossTotal));
+  logits = losses = total + static_cast<std::int64_t>(sizeof(LossTotal));
 }
 
 int last_that_reads_batch(const UnitGraph& graph, Pass pass) {
@@ -75,10 +81,14 @@ void check_losses(const Model& model, const ActivationSpec& activations) {
 
 TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& options) {
   check_batch(model, options);
-  const auto add = [&](const char* name, EngineProgram spec) {
-    names.emplace_back(name);
+  const auto add_shaped = [&](std::string name, const BatchShape& shape, EngineProgram spec) {
+    names.push_back(std::move(name));
+    shapes.push_back(shape);
     specs.push_back(std::move(spec));
     return specs.count() - 1;
+  };
+  const auto add = [&](const char* name, EngineProgram spec) {
+    return add_shaped(name, options.batch, std::move(spec));
   };
   const Target target = target_of(options);
   ActivationSpec batch = model.activations(options.batch, target);
@@ -97,11 +107,20 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
   if (options.generation) {
     ActivationSpec sequence = model.activations(generation_shape(options), target);
     sequence.batch_bytes = BatchBuffer(model, generation_shape(options)).logits + 4 * model.vocabulary;
-    generate = add("generate", {.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
+    generate = add_shaped("generate", generation_shape(options),
+                          {.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
   }
   if (const int rest = all % part_microbatches; rest > 0)
     evaluate_rest =
         add("evaluate the rest", {.kind = StepKind::evaluate, .microbatches = rest, .activations = batch});
+  for (const BatchShape& shape : options.scored) {
+    ActivationSpec activations = model.activations(shape, target);
+    activations.batch_bytes = BatchBuffer(model, shape).losses + 4 * shape.tokens();
+    scored.push_back(add_shaped(fmt::format("score {} × {}", shape.sequences, shape.length), shape,
+                                {.kind = StepKind::evaluate,
+                                 .microbatches = options.engine.mesh.pipeline,
+                                 .activations = std::move(activations)}));
+  }
 }
 
 std::vector<UnitSpec> units_of(const Model& model, const TrainerOptions& options) {

@@ -17,6 +17,10 @@ struct TrainerPrograms {
   int part_microbatches = 0;
   int evaluate = -1, evaluate_rest = -1;
   int generate = -1;  // −1 unless generation is asked for
+  // By place in TrainerOptions::scored. Each has as many microbatches as the pipeline has ranks, so that
+  // these work at the same time.
+  std::vector<int> scored = {};
+  std::vector<BatchShape> shapes = {};  // by program
 };
 
 // The part of a pass behind which the last module's losses, or logits, are there; −1: none.
@@ -26,11 +30,11 @@ int last_that_reads_batch(const UnitGraph& graph, Pass pass);
 BatchShape generation_shape(const TrainerOptions& options);
 
 // Offsets in a program's batch buffer, after the model's batch: the LossTotal of the last module and then,
-// for generation, a row of logits.
+// for generation, a row of logits or, of a scored shape, the losses of all rows.
 struct BatchBuffer {
   BatchBuffer(const Model& model, const BatchShape& shape);
   std::int64_t total = 0;  // offsets
-  std::int64_t logits = 0;
+  std::int64_t logits = 0, losses = 0;
 };
 
 // The units of the trainer's engine: the model's, all frozen unless the trainer trains.
