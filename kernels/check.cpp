@@ -161,6 +161,18 @@ void check_pair(bool first, bool second, const char* what) {
   throw UsageError(std::string(what) + " go together; give both or neither");
 }
 
+void check_cached_attention(const CachedAttentionShape& shape) {
+  check_attention(
+      {.channels = shape.channels, .heads = shape.heads, .type = shape.type, .kv_heads = shape.kv_heads});
+  if (shape.capacity < 1)
+    throw UsageError("cached attention: capacity is " + std::to_string(shape.capacity) +
+                     "; it must be at least 1");
+  if (shape.position < 0 || shape.position + shape.rows > shape.capacity)
+    throw UsageError("cached attention: " + std::to_string(shape.rows) + " rows from position " +
+                     std::to_string(shape.position) + " on; the cache has place for " +
+                     std::to_string(shape.capacity) + " tokens");
+}
+
 void check_attention(const AttentionShape& shape) {
   check_compute_type(shape.type, "attention");
   if (shape.heads < 1 || shape.channels % shape.heads != 0)

@@ -19,6 +19,7 @@ void check_copy(const CopyShape& shape);
 void check_chain(std::size_t contributions, float beta);
 void check_squares(const Squares& squares);
 void check_update(const OptimizerArguments& arguments);
+void check_cached_attention(const CachedAttentionShape& shape);
 void check_rotary(const RotaryShape& shape, const char* op);
 void check_embedding(const EmbeddingShape& shape, const char* op);
 // embedding_forward() adds positions only where the table has every token.

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
 #include "kernels/casts.h"
 #include "kernels/context.h"
 #include "kernels/copy.h"

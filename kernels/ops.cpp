@@ -240,6 +240,19 @@ void attention_backward(const ComputeContext& context, const AttentionShape& sha
   ops_of(context.device).attention_backward(context, shape, arguments);
 }
 
+std::int64_t cached_attention_workspace_bytes(const CachedAttentionShape& shape, const Target& target) {
+  check_cached_attention(shape);
+  return ops_of(target.device).cached_attention_workspace_bytes(shape, target);
+}
+
+void cached_attention_forward(const ComputeContext& context, const CachedAttentionShape& shape,
+                              const void* qkv, void* cache, void* output) {
+  check_cached_attention(shape);
+  check_workspace(context, cached_attention_workspace_bytes(shape, context.target()),
+                  "cached_attention_forward");
+  ops_of(context.device).cached_attention_forward(context, shape, qkv, cache, output);
+}
+
 void accumulate(const ComputeContext& context, std::int64_t numel, DType type, const void* input, float beta,
                 float* accumulator) {
   ordered_chain(context, numel, type, std::array{input}, beta, accumulator);

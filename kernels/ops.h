@@ -22,7 +22,8 @@ namespace tessera::kernels {
   op(cross_entropy_workspace_bytes) op(cross_entropy_forward) op(cross_entropy_forward_backward) \
   op(softmax_statistics) op(softmax_gradients) op(softmax_losses) op(total_loss) \
   op(attention_forward_workspace_bytes) op(attention_forward) \
-  op(attention_backward_workspace_bytes) op(attention_backward)
+  op(attention_backward_workspace_bytes) op(attention_backward) \
+  op(cached_attention_workspace_bytes) op(cached_attention_forward)
 // clang-format on
 
 #define TESSERA_OP_DECLARATION(name) decltype(kernels::name) name;

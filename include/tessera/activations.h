@@ -20,7 +20,10 @@ namespace tessera {
 enum class Keep : std::uint8_t {
   pass,          // from the part that writes it to the last that reads it in the same pass
   recomputable,  // from forward to backward. Cheap to make again: a selective recompute does so
-  saved          // from forward to backward; only a full recompute makes it again
+  saved,         // from forward to backward; only a full recompute makes it again
+  // From evaluation to evaluation, in one place for all programs whose units have a value of that name and
+  // size. A part that writes some of it also reads it. Of a unit that runs forward only, with one microbatch.
+  cached
 };
 std::string_view name_of(Keep keep);
 
@@ -120,7 +123,8 @@ struct UnitGraph {
   // Whoever computes the unit keeps more than these values, in memory of its own: a full recompute always
   // runs.
   bool keeps_more = false;
-  bool is_split = false;  // by split_backward(): parts of Pass::weight_gradient run
+  bool is_split = false;      // by split_backward(): parts of Pass::weight_gradient run
+  bool forward_only = false;  // it has no backward; a training step refuses it
 
   bool reads_batch() const;
   std::int64_t bytes(Keep keep) const;   // of all values that are kept so

@@ -500,7 +500,8 @@ enum { /* category */
        TESSERA_ACTIVATIONS = 4,
        TESSERA_COMMUNICATION_BUFFERS = 5,
        TESSERA_WORKSPACE = 6,
-       TESSERA_CATEGORIES = 7
+       TESSERA_CACHE = 7,
+       TESSERA_CATEGORIES = 8
 };
 
 /* This rank's memory in a space (TESSERA_DEVICE and so on), in bytes: the arena, and what lives in it at

@@ -13,9 +13,10 @@ enum class Category : std::uint8_t {
   optimizer_state,      // master weights and moments
   activations,          // outputs, their gradients, what units save, the batch
   communication,        // the step's scalars and decisions; sums of tied gradients for another pipeline rank
-  workspace             // scratch of kernels, and sums of squares of gradients
+  workspace,            // scratch of kernels, and sums of squares of gradients
+  cache                 // what stays from evaluation to evaluation: keys and values of tokens that were read
 };
-inline constexpr int kCategories = 7;
+inline constexpr int kCategories = 8;
 std::string_view name_of(Category category);
 
 }  // namespace tessera

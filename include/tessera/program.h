@@ -149,9 +149,10 @@ enum class BufferRole : std::uint8_t {
   scalars,            // one slot a rank for reduce_scalars
   decision,           // whether this step's updates run, and with which terms
   previous_decision,  // the same of the step before, for the updates that it left to this one
-  terms               // this step's terms, given when it began, for updates that wait for no decision
+  terms,              // this step's terms, given when it began, for updates that wait for no decision
+  cache               // value `index` of unit `unit` that stays from evaluation to evaluation (Keep::cached)
 };
-inline constexpr int kBufferRoles = 25;
+inline constexpr int kBufferRoles = 26;
 
 std::string_view name_of(BufferRole role);
 

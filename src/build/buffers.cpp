@@ -222,10 +222,17 @@ void Builder::add_unit_buffers(UnitId unit) {
       made.type = value.type;
       return made;
     };
+    const auto lasting = [&](ValueId id) {
+      Buffer made = of_value(id, "", BufferRole::cache);
+      made.category = Category::cache;
+      made.persistent = true;
+      return add_per_microbatch(made);
+    };
     for (ValueId id = 0; id < declared.values.count(); ++id)
-      buffers.values.push_back(declared.root(id) == id
-                                   ? add_per_microbatch(of_value(id, "", BufferRole::value))
-                                   : PerMicrobatch{});
+      buffers.values.push_back(declared.root(id) != id ? PerMicrobatch{}
+                               : declared.values[id].keep == Keep::cached
+                                   ? lasting(id)
+                                   : add_per_microbatch(of_value(id, "", BufferRole::value)));
     buffers.values_on_host.resize(declared.values.size());
     if (leaves_device(unit)) {
       const auto on_host = [&](Buffer waiting) {

@@ -104,6 +104,17 @@ void check_gradients(const UnitSpec& unit, const UnitGraph& graph) {
   }
 }
 
+void check_kind(const UnitSpec& unit, const StepSpec& spec, const UnitGraph& graph) {
+  if (graph.forward_only && spec.kind != StepKind::evaluate)
+    throw UsageError(
+        fmt::format("unit '{}' is forward_only, and the step is of kind {}; it runs in evaluations",
+                    unit.name, name_of(spec.kind)));
+  const auto cached = std::ranges::find(graph.values, Keep::cached, &ValueSpec::keep);
+  if (cached != graph.values.end() && spec.microbatches > 1)
+    throw UsageError(fmt::format("value '{}' of unit '{}' is {}, which takes one microbatch; the step has {}",
+                                 cached->name, unit.name, name_of(Keep::cached), spec.microbatches));
+}
+
 // What is made again in place of being kept is something that would be kept.
 void check_again(const UnitSpec& unit, const StepSpec& spec, UnitId id) {
   const ActivationChoice& choice = spec.strategy.unit_activations[id];
@@ -153,7 +164,9 @@ void check_spec(const Layout& layout, const Mesh& mesh, const StepSpec& spec) {
         fmt::format("activations are given for {} units; the model has {}", units, layout.units().size()));
   for (UnitId unit = 0; unit < spec.activations.units.count(); ++unit) {
     spec.activations.units[unit].check(layout.units()[unit].name, mesh.tensor);
-    check_gradients(layout.units()[unit], spec.activations.units[unit]);
+    check_kind(layout.units()[unit], spec, spec.activations.units[unit]);
+    if (!spec.activations.units[unit].forward_only)
+      check_gradients(layout.units()[unit], spec.activations.units[unit]);
   }
   if (spec.activations.batch_bytes < 0)
     throw UsageError(fmt::format("activations.batch_bytes is {}", spec.activations.batch_bytes));

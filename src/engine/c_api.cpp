@@ -95,6 +95,7 @@ static_assert(TESSERA_EVALUATE == static_cast<int>(StepKind::evaluate) &&
               TESSERA_NO_WEIGHT == static_cast<int>(SkipReason::no_weight) &&
               TESSERA_MOMENT2 == static_cast<int>(StateKind::moment2) && TESSERA_CATEGORIES == kCategories &&
               TESSERA_WORKSPACE == static_cast<int>(Category::workspace) &&
+              TESSERA_CACHE == static_cast<int>(Category::cache) &&
               TESSERA_OPTIMIZER_STATE == static_cast<int>(Category::optimizer_state) &&
               TESSERA_SHARD == static_cast<int>(Axis::shard) &&
               TESSERA_TENSOR == static_cast<int>(Axis::tensor));

@@ -28,6 +28,7 @@ BlockedGraph::BlockedGraph(const UnitGraph& inner, const std::vector<ParameterSp
     : inner_(inner), parameters_(parameters), blocks_(blocks), ranks_(ranks) {
   graph_.output_bytes = inner.output_bytes * own();
   graph_.keeps_more = inner.keeps_more;
+  graph_.forward_only = inner.forward_only;
   inner.check("a tensor block", blocks);
   check_aliases();
   place_values();

@@ -20,7 +20,7 @@ std::string_view name_of(Lane lane) {
 
 std::string_view name_of(Category category) {
   constexpr std::string_view kNames[] = {"parameters",  "gathered parameters", "gradients", "optimizer state",
-                                         "activations", "communication",       "workspace"};
+                                         "activations", "communication",       "workspace", "cache"};
   return kNames[static_cast<int>(category)];
 }
 
@@ -40,7 +40,7 @@ std::string_view name_of(BufferRole role) {
       "local_sum",     "accumulator",  "block_sum", "replica_sum", "master",   "moment",
       "host_gradient", "state_window", "tied_sum",  "batch",       "output",   "output_gradient",
       "value",         "offloaded",    "workspace", "scalars",     "decision", "previous_decision",
-      "terms"};
+      "terms",         "cache"};
   static_assert(std::size(kNames) == kBufferRoles);
   return kNames[static_cast<int>(role)];
 }

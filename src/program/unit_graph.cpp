@@ -10,7 +10,7 @@
 namespace tessera {
 
 std::string_view name_of(Keep keep) {
-  constexpr std::string_view kNames[] = {"pass", "recomputable", "saved"};
+  constexpr std::string_view kNames[] = {"pass", "recomputable", "saved", "cached"};
   return kNames[static_cast<int>(keep)];
 }
 
@@ -144,23 +144,26 @@ class Check {
 
   void run() {
     check_values();
+    for (ValueId id = 0; id < graph_.values.count(); ++id)
+      if (graph_.values[id].keep == Keep::cached) kept_.insert(id);
     for (const PartSpec& part : graph_.parts) {
       if (part.evaluation_only && part.pass != Pass::forward)
         refuse(part, "is for evaluations only, which run forward only");
       if (part.pass == Pass::weight_gradient && !part.writes.empty())
         refuse(part,
                "writes a value, which a part of Pass::weight_gradient may not: it writes gradients only");
+      if (graph_.forward_only && part.pass != Pass::forward)
+        refuse(part, fmt::format("is of {}, and its unit is forward_only", name_of(part.pass)));
     }
-    for (const Pass pass : {Pass::forward, Pass::backward})
-      if (!graph_.is_split && std::ranges::find(graph_.parts, pass, &PartSpec::pass) == graph_.parts.end())
-        throw UsageError(
-            fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass",
-                        unit_, name_of(pass)));
+    check_has(Pass::forward);
+    if (!graph_.forward_only) check_has(Pass::backward);
     // An evaluation; then a step, whose backward has only what its own forward kept.
     run(Pass::forward, StepKind::evaluate);
-    shared_.clear();
-    for (const Pass pass : {Pass::forward, Pass::backward, Pass::weight_gradient, Pass::recompute})
-      if (pass != Pass::weight_gradient || graph_.is_split) run(pass, StepKind::train);
+    if (!graph_.forward_only) {
+      shared_.clear();
+      for (const Pass pass : {Pass::forward, Pass::backward, Pass::weight_gradient, Pass::recompute})
+        if (pass != Pass::weight_gradient || graph_.is_split) run(pass, StepKind::train);
+    }
     if (graph_.output_bytes > 0 && !writes_output())
       throw UsageError(
           fmt::format("unit '{}' has {} bytes of output, which no part of forward writes, or not all of them",
@@ -168,6 +171,14 @@ class Check {
   }
 
  private:
+  void check_has(Pass pass) const {
+    if (graph_.is_split || std::ranges::find(graph_.parts, pass, &PartSpec::pass) != graph_.parts.end())
+      return;
+    throw UsageError(
+        fmt::format("unit '{}' declares no part of {}; UnitActivations{{}} declares one for each pass", unit_,
+                    name_of(pass)));
+  }
+
   bool writes_output() const {
     std::int64_t bytes = 0;
     for (const ValueId id : shared_)
@@ -199,11 +210,14 @@ class Check {
     for (ValueId id = 0; id < graph_.values.count(); ++id) {
       const ValueSpec& value = graph_.values[id];
       const std::string name = fmt::format("value '{}' of unit '{}'", value.name, unit_);
-      check_enumerator("keep of " + name, value.keep, Keep::saved);
+      check_enumerator("keep of " + name, value.keep, Keep::cached);
       check_enumerator("held of " + name, value.held, Held::partial);
       if (value.bytes < 0) throw UsageError(fmt::format("{} has {} bytes", name, value.bytes));
       if (value.piece_of != kNoValue) check_piece(id, name);
       if (value.exchanged != kNoValue) check_exchange(id, name);
+      if (value.keep == Keep::cached && !graph_.forward_only)
+        throw UsageError(
+            fmt::format("{} is {}, and its unit is not forward_only", name, name_of(value.keep)));
       if (value.over == kNoValue) continue;
       if (value.over < 0 || value.over >= id)
         throw UsageError(fmt::format("{} is over value {}; it can be over a value before its own, 0 to {}",
@@ -349,6 +363,9 @@ class Check {
       }
       if (!graph_.exchanged_for(id).empty())
         refuse(part, fmt::format("writes value '{}', which an exchange makes", graph_.values[id].name));
+      if (graph_.values[whole].keep == Keep::cached && !part.reads_value(id))
+        refuse(part, fmt::format("writes value '{}' and does not read it; what is {} is changed in place",
+                                 graph_.values[id].name, name_of(Keep::cached)));
       check_over(part, id);
       meet(id);
       // What lay in that memory is gone.
@@ -394,7 +411,7 @@ class Check {
   const UnitGraph& graph_;
   const int tensor_ranks_;
   std::set<ValueId> written_;  // and not written over
-  std::set<ValueId> kept_;     // by forward
+  std::set<ValueId> kept_;     // by forward, or by evaluations before
   std::set<ValueId> met_;      // by parts of this pass
   std::set<ValueId> shared_;   // that parts have written
 };

@@ -120,6 +120,7 @@ bool UnitGraph::is_kept(ValueId value, const ActivationChoice& choice) const {
 bool ValueSpec::is_kept(Recompute recompute) const {
   switch (keep) {
     case Keep::pass:
+    case Keep::cached:
       return false;
     case Keep::recomputable:
       return recompute == Recompute::none;

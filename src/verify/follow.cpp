@@ -30,6 +30,8 @@ void Follower::begin() {
       findings_.add(
           Fault::wrong_meaning, index_, {},
           fmt::format("'{}' has {} bytes, which is not what the layout has of it", of.name, of.bytes));
+    // Evaluations before have left it; one microbatch is all that such a program has.
+    if (of.role == BufferRole::cache) contents_.hold(id, terms_.value(of.index, of.unit, 0));
     if (!of.persistent || of.flat < 0) continue;
     const bool carried = of.role == BufferRole::host_gradient;
     const Term holds = carried ? terms_.carried_gradient() : terms_.state(stored_in(id), 0);
@@ -111,8 +113,8 @@ void Follower::use(InstructionId id) {
     const Term term = term_of(use, value);
     if (reads(operand.access)) check_activation(id, operand, term);
     // What backward changes in place is nothing that others could read.
-    if (writes(operand.access))
-      contents_.hold(operand.buffer, operand.access == Access::modify ? kUndefined : term, operand.region);
+    const bool spoiled = operand.access == Access::modify && buffer(operand.buffer).role != BufferRole::cache;
+    if (writes(operand.access)) contents_.hold(operand.buffer, spoiled ? kUndefined : term, operand.region);
   }
 }
 

@@ -155,7 +155,7 @@ class Structure {
     const UnitId unit = instruction.unit;
     const ValuePiece* const piece = piece_of(instruction, value);
     const ValueId whole = piece == nullptr ? value : piece->of;
-    if (whole >= 0) return of.role == BufferRole::value && of.unit == unit;
+    if (whole >= 0) return (of.role == BufferRole::value || of.role == BufferRole::cache) && of.unit == unit;
     // A use has roles for what units share, all of it.
     if (piece == nullptr && instruction.lane != Lane::exchange) return false;
     const bool of_input = whole == SharedValue::input || whole == SharedValue::input_gradient;

@@ -809,6 +809,20 @@ void add_attention(Cases& cases, const AttentionCase& one) {
        }});
 }
 
+void add_cached_attention(Cases& cases, const CachedAttentionShape& shape) {
+  cases.push_back({label("cached attention", shape.type,
+                         {shape.rows, shape.capacity, shape.position, shape.heads, shape.kv_heads,
+                          shape.head_channels()}),
+                   4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
+                     const Tensor qkv =
+                         random.tensor(shape.type, shape.batch * shape.rows * shape.qkv_channels());
+                     const Tensor cache = random.tensor(shape.type, 2 * shape.keys_numel());
+                     cached_attention_forward(
+                         s.context(cached_attention_workspace_bytes(shape, s.target())), shape, s.input(qkv),
+                         s.changed(cache), s.output(shape.type, shape.batch * shape.rows * shape.channels));
+                   }});
+}
+
 std::vector<AttentionCase> attention_cases(DType type) {
   std::vector<AttentionCase> cases;
   for (const std::int64_t sequence : {1, 63, 200})
@@ -914,6 +928,17 @@ Cases all_cases() {
       add_softmax(cases, {.rows = 5, .channels = 16, .vocabulary = 60001, .type = type}, ranks);
     }
     for (const AttentionCase& one : attention_cases(type)) add_attention(cases, one);
+    for (const std::int64_t position : {0, 37, 1200})  // in one block of places, and in three
+      for (const std::int64_t rows : {1, 3, 20})
+        for (const std::int64_t head_channels : {30, 128})
+          add_cached_attention(cases, {.batch = 2,
+                                       .rows = rows,
+                                       .capacity = 1300,
+                                       .position = position,
+                                       .channels = 4 * head_channels,
+                                       .heads = 4,
+                                       .type = type,
+                                       .kv_heads = 2});
   }
   return cases;
 }
