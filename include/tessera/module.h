@@ -26,6 +26,9 @@ namespace tessera {
 struct BatchShape {
   std::int64_t sequences = 1;  // rows of the batch
   std::int64_t length = 1;     // tokens in each; 1 for models without sequences
+  // Not 0: the next `length` tokens of sequences whose keys and values are kept from evaluation to
+  // evaluation, with place for so many tokens (Keep::cached). Forward only.
+  std::int64_t cached = 0;
   constexpr std::int64_t tokens() const { return sequences * length; }
   bool operator==(const BatchShape&) const = default;
 };
@@ -86,6 +89,10 @@ struct ModuleContext {
   // If not null in an evaluation that has `total`, the last module also writes here the loss of each row,
   // [sequences · length] fp32, 0 for a row without target. Every tensor rank writes all of them.
   float* losses = nullptr;
+  // Where BatchShape::cached is not 0: the tokens of each sequence before the batch's first. There is place
+  // for all of the batch behind them. Then neither `total` nor, where the next token is not wanted, `logits`
+  // is there.
+  std::int64_t position = 0;
 
   void* value(ValueId id) const;
 };

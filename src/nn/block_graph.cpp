@@ -14,9 +14,13 @@
 namespace tessera::nn {
 namespace {
 
+BlockFlow flow_of(const TransformerConfig& config, const BlockShapes& shapes) {
+  return {config, shapes.split, shapes.chunks, shapes.cached.capacity > 0};
+}
+
 // What several tensor ranks have besides.
 void add_exchanged(const TransformerConfig& config, const BlockShapes& shapes, IdVector<ValueSpec>& values) {
-  const BlockFlow flow(config, shapes.split, shapes.chunks);
+  const BlockFlow flow = flow_of(config, shapes);
   const auto add = [&](ValueId id, std::string name, std::int64_t bytes, Held held, ValueId exchanged) {
     if (id != values.count()) throw Error("block: the values are out of order");
     values.push_back({.name = std::move(name), .bytes = bytes, .held = held, .exchanged = exchanged});
@@ -101,6 +105,10 @@ IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockSha
   // GELU's gradient takes the place of its output's.
   if (config.mlp == MlpKind::gelu) values[ValueId{kPreactivationGradient}].over = kHiddenGradient;
   if (shapes.tensor_ranks > 1) add_exchanged(config, shapes, values);
+  if (shapes.cached.capacity > 0) {
+    values[ValueId{kLogSumExp}].bytes = 0;
+    values.push_back({"keys_values", shapes.cached.cache_bytes(), cached});
+  }
   return values;
 }
 
@@ -138,6 +146,9 @@ class Costs {
   double flops(const BlockPart& part) const {
     if (part.work == BlockWork::memory || part.work == BlockWork::norm || part.work == BlockWork::heads)
       return 0;
+    if (part.work == BlockWork::attention && shapes_.cached.capacity > 0)  // at most, behind a full cache
+      return static_cast<double>(shapes_.rows) * static_cast<double>(shapes_.cached.capacity) *
+             pair_flops(shapes_);
     if (part.work == BlockWork::attention) {
       // For the pairs of tokens that the causal mask leaves.
       const double forward = static_cast<double>(shapes_.rows) *
@@ -180,6 +191,8 @@ class Costs {
   }
 
   std::int64_t attention_bytes(Pass pass) const {
+    if (shapes_.cached.capacity > 0)
+      return kernels::cached_attention_workspace_bytes(shapes_.cached, target_);
     if (pass == Pass::backward)
       return std::max(kernels::attention_backward_workspace_bytes(shapes_.attention, target_),
                       rotary_bytes());
@@ -225,7 +238,15 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
     all.back().writes.push_back(kPart);
     add({"heads", forward, &Run::heads, {kOwnQkv, kPartsWhole}, {kQkv}, heads});
   }
-  add({"attention", forward, &Run::attention, {kQkv}, {kAttention, kLogSumExp}, attention});
+  if (flow.cached)
+    add({"attention",
+         forward,
+         &Run::cached_attention,
+         {kQkv, flow.cache()},
+         {kAttention, flow.cache()},
+         attention});
+  else
+    add({"attention", forward, &Run::attention, {kQkv}, {kAttention, kLogSumExp}, attention});
   ends({"projection", forward, &Run::projection, {kAttention}, {}, projection}, kAttentionPartial,
        {"attention branch", forward, &Run::attention_branch, {kAttentionSum}, {kAttentionBranch}});
   add({"norm2",
@@ -332,6 +353,7 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
        {},
        norm,
        &At::norm1});
+  if (flow.cached) std::erase_if(all, [](const BlockPart& part) { return part.pass != forward; });
   return flow.chunks > 1 ? in_chunks(flow, all) : all;
 }
 
@@ -339,7 +361,8 @@ UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes
   UnitGraph graph;
   graph.output_bytes = shapes.stream_bytes;
   graph.values = block_values(config, shapes);
-  const BlockFlow flow(config, shapes.split, shapes.chunks);
+  const BlockFlow flow = flow_of(config, shapes);
+  graph.forward_only = flow.cached;
   if (flow.chunks > 1) cut_into_chunks(flow, shapes, target, graph.values);
   const BlockShapes of_chunk = shapes.of_chunk(0);
   const Costs all_rows(config, shapes, target), chunk_rows(config, of_chunk, target);

@@ -11,7 +11,7 @@ BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context
       context_(context),
       shapes_(shapes),
       chunk_(chunk),
-      flow_(config, shapes.split, shapes.chunks),
+      flow_(config, shapes.split, shapes.chunks, shapes.cached.capacity > 0),
       indices_(config),
       compute_(compute_context(context)) {
   attention_shape_.dropout =
@@ -45,8 +45,10 @@ void BlockRun::heads() const {
 }
 
 void BlockRun::rotate() const {
-  if (!config_.rotary.empty())
-    kernels::rotary_forward(compute_, shapes_.rotary, config_.rotary.data(), value(kQkv));
+  if (config_.rotary.empty()) return;
+  kernels::RotaryShape shape = shapes_.rotary;
+  shape.first_place += context_.position;
+  kernels::rotary_forward(compute_, shape, config_.rotary.data(), value(kQkv));
 }
 
 void BlockRun::copy_columns(std::int64_t columns, const Columns& from, const Columns& to) const {
@@ -76,6 +78,12 @@ void BlockRun::for_each_piece(void* parts, void* heads, Function&& function) con
 void BlockRun::attention() const {
   kernels::attention_forward(compute_, attention_shape_, value(kQkv), value(kAttention),
                              static_cast<float*>(value(kLogSumExp)));
+}
+
+void BlockRun::cached_attention() const {
+  kernels::CachedAttentionShape shape = shapes_.cached;
+  shape.position = context_.position;
+  kernels::cached_attention_forward(compute_, shape, value(kQkv), value(flow_.cache()), value(kAttention));
 }
 
 void BlockRun::projection() const {

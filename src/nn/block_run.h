@@ -94,6 +94,7 @@ struct BlockFlow {
   bool split;         // over several tensor ranks
   bool gathers_sums;  // of these, each has all rows of the residual stream
   bool shares;        // of which several share a head of keys and values
+  bool cached;        // keys and values are kept from evaluation to evaluation
   // The gradients of what the two branches end with, before they are added to the residual stream.
   ValueId mlp_branch, attention_branch;
   // What the layers between norms and residual stream read: values of all rows.
@@ -103,12 +104,13 @@ struct BlockFlow {
   // What norms read of the attention's branch and, in backward, of the gradients of their outputs.
   ValueId attention_branch_all, norm2_gradient, norm1_gradient;
 
-  BlockFlow(const TransformerConfig& config, BlockSplit block_split, int chunk_count)
+  BlockFlow(const TransformerConfig& config, BlockSplit block_split, int chunk_count, bool keeps_keys)
       : chunks(chunk_count),
         drops(config.dropout > 0),
         split(block_split != BlockSplit::none),
         gathers_sums(split && !config.sequence_parallel),
         shares(block_split == BlockSplit::head_parts),
+        cached(keeps_keys),
         mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
         attention_branch(drops ? kAttentionBranchGradient : kMiddleGradient),
         qkv_input(gathers_rows() ? kNorm1Whole : kNorm1),
@@ -124,11 +126,13 @@ struct BlockFlow {
   // Whether what stands on the residual stream has a rank's own rows, which products need of all ranks.
   bool gathers_rows() const { return split && !gathers_sums; }
 
-  // The values of a block besides pieces.
-  ValueId wholes() const {
+  // Where keys and values are kept, see kernels/cached_attention.h.
+  ValueId cache() const {
     if (!split) return kValuesAlone;
     return shares ? ValueId{kOwnQkvGradient} + 1 : ValueId{kValuesOfHeads};
   }
+  // The values of a block besides pieces.
+  ValueId wholes() const { return cache() + (cached ? 1 : 0); }
   // With several chunks: what a part touches of a value where it runs on one of them (block_chunks.cpp).
   ValueId piece(ValueId whole, int chunk) const;
 };
@@ -148,6 +152,7 @@ class BlockRun {
   void part_of_head() const;  // what qkv() ends with where there are several chunks and ranks share a head
   void heads() const;         // where ranks share a head of keys and values; so is heads_gradient()
   void attention() const;
+  void cached_attention() const;  // in its place
   void projection() const;
   void attention_branch() const;  // on several tensor ranks, behind the sum; so are those of this kind below
   void norm2() const;

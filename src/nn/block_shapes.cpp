@@ -76,6 +76,13 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
                .type = config.type,
                .kv_heads = kv_heads,
                .dropout = {.threshold = config.attention_dropout}};
+  cached = {.batch = batch.sequences,
+            .rows = batch.length,
+            .capacity = batch.cached,
+            .channels = channels,
+            .heads = heads,
+            .type = config.type,
+            .kv_heads = kv_heads};
   rotary = {.batch = batch.sequences,
             .sequence = batch.length,
             .heads = heads + kv_heads,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cached_attention.h"
 #include "kernels/linear.h"
 #include "kernels/rotary.h"
 #include "src/nn/norm.h"
@@ -31,6 +32,7 @@ BlockSplit split_of(const TransformerConfig& config, int tensor_ranks);
 struct BlockShapes {
   BlockSplit split = BlockSplit::none;
   kernels::AttentionShape attention;
+  kernels::CachedAttentionShape cached;  // capacity 0: no keys and values are kept
   kernels::RotaryShape rotary;
   kernels::LinearShape qkv, projection, up, down;
   std::int64_t tensor_ranks = 1;

@@ -38,6 +38,7 @@ ValueId SplitHead::all_statistics(int chunk) { return statistics(chunk) + 1; }
 SplitHead::SplitHead(const TransformerConfig& config, const BatchShape& shape, const Target& target)
     : config_(config),
       target_(target),
+      cached_(shape.cached > 0),
       tokens_(shape.tokens()),
       own_rows_(own_rows_of(config, shape, target)),
       stream_rows_(stream_rows_of(config, shape, target)),
@@ -73,6 +74,7 @@ NormPass SplitHead::norm_of(const ModuleContext* context) const {
 
 // In training all work is left to backward, so that the logits are computed once.
 std::vector<SplitHead::Part> SplitHead::parts() const {
+  if (cached_) return {{Step::norm, Pass::forward}, {Step::total, Pass::forward}};
   std::vector<Part> all;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     all.push_back({Step::norm, pass});
@@ -147,7 +149,8 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       break;
     case Step::total:
       spec.name = "total";
-      spec.reads = {norm_of_all(), kLosses, kBatch};
+      spec.reads = {norm_of_all(), kBatch};
+      if (!cached_) spec.reads.push_back(kLosses);
       spec.workspace_bytes =
           part.pass == Pass::forward ? logits_row_workspace_bytes(row_shape(0), target_) : 0;
       break;
@@ -183,6 +186,7 @@ PartSpec SplitHead::spec_of(const Part& part) const {
 UnitGraph SplitHead::graph() const {
   UnitGraph graph;
   graph.values = values();
+  graph.forward_only = cached_;
   for (const Part& part : parts()) graph.parts.push_back(spec_of(part));
   return graph;
 }

@@ -65,6 +65,7 @@ class SplitHead {
 
   const TransformerConfig& config_;
   Target target_;
+  bool cached_;  // only logits of a row are wanted (BatchShape::cached)
   std::int64_t tokens_;
   std::int64_t own_rows_;
   std::int64_t stream_rows_;

@@ -49,7 +49,8 @@ class BlockedModule final : public Module {
   IdVector<std::int64_t> block_bytes_;           // by parameter: from one block to the next; 0: not cut
   // Ranks may be threads that share the module.
   mutable std::mutex mutex_;
-  mutable std::map<std::tuple<std::int64_t, std::int64_t, int, DeviceType, int>, std::shared_ptr<const Plan>>
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, DeviceType, int>,
+                   std::shared_ptr<const Plan>>
       plans_;
 };
 

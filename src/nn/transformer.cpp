@@ -14,6 +14,11 @@ void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   if (shape.length < 1 || shape.length > config.context)
     throw UsageError(fmt::format("{}: length of a microbatch is {}; it must be 1 to context, which is {}",
                                  config.model, shape.length, config.context));
+  if (shape.cached != 0 && (shape.cached < shape.length || shape.cached > config.context))
+    throw UsageError(fmt::format(
+        "{}: the cache has place for {} tokens; it must be at least the batch's length, {}, and at "
+        "most context, {}",
+        config.model, shape.cached, shape.length, config.context));
   check_dim(config.model, "sequences times length of a microbatch", shape.tokens());
 }
 

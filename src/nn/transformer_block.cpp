@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -92,7 +93,7 @@ class Block final : public Module {
     const BlockShapes shapes(
         config_, context.shape,
         {context.threads, context.device, context.tensor_ranks, context.exchange_chunks});
-    const auto [run, chunk] = runs_of(shapes.split, shapes.chunks)[part];
+    const auto [run, chunk] = runs_of(shapes.split, shapes.chunks, shapes.cached.capacity > 0)[part];
     if (chunk == kAllChunks) return (BlockRun(config_, context, shapes).*run)();
     const BlockShapes of_chunk = shapes.of_chunk(chunk);
     (BlockRun(config_, context, of_chunk, chunk).*run)();
@@ -104,11 +105,11 @@ class Block final : public Module {
     int chunk;
   };
   // By part; made once.
-  const IdVector<RunOfPart>& runs_of(BlockSplit split, int chunks) {
+  const IdVector<RunOfPart>& runs_of(BlockSplit split, int chunks, bool cached) {
     const std::lock_guard lock(mutex_);
-    IdVector<RunOfPart>& runs = runs_[{split, chunks}];
+    IdVector<RunOfPart>& runs = runs_[{split, chunks, cached}];
     if (runs.empty())
-      for (const BlockPart& part : block_parts(BlockFlow(config_, split, chunks)))
+      for (const BlockPart& part : block_parts(BlockFlow(config_, split, chunks, cached)))
         runs.push_back({part.run, part.chunk});
     return runs;
   }
@@ -116,7 +117,7 @@ class Block final : public Module {
   TransformerConfig config_;
   std::int64_t index_;
   std::mutex mutex_;
-  std::map<std::pair<BlockSplit, int>, IdVector<RunOfPart>> runs_;  // guarded by mutex_
+  std::map<std::tuple<BlockSplit, int, bool>, IdVector<RunOfPart>> runs_;  // guarded by mutex_
 };
 
 }  // namespace

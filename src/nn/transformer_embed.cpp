@@ -151,6 +151,11 @@ class Embed final : public Module {
     return {.name = name, .shape = {rows, config_.channels}, .dtype = config_.type, .group = kDecay};
   }
 
+  // The rows of the position table from that of the batch's first token on.
+  const void* position_rows(const ModuleContext& context) const {
+    return at(context.parameters[kPosition], context.position * config_.channels * bytes_of(config_.type));
+  }
+
   // All but this rank's rows are zeros.
   void look_up(const ModuleContext& context, const kernels::ComputeContext& compute) const {
     kernels::EmbeddingShape shape = kernel_shape(context.shape, context.tensor_ranks, context.tensor_rank);
@@ -174,7 +179,7 @@ class Embed final : public Module {
                                 .sequence = context.shape.length,
                                 .channels = config_.channels,
                                 .type = config_.type},
-                               sum + before, context.parameters[kPosition], rows_output);
+                               sum + before, position_rows(context), rows_output);
       else
         kernels::finish_sum(compute, {.rows = rows.count, .channels = config_.channels, .type = config_.type},
                             sum + before, nullptr, rows_output);
@@ -184,9 +189,11 @@ class Embed final : public Module {
 
   void embed(const ModuleContext& context, const kernels::ComputeContext& compute) const {
     void* output = context.value(kOutput);
-    kernels::embedding_forward(compute, kernel_shape(context.shape, 1, 0),
-                               static_cast<const std::int32_t*>(context.batch), context.parameters[kToken],
-                               config_.learned_positions ? context.parameters[kPosition] : nullptr, output);
+    kernels::EmbeddingShape shape = kernel_shape(context.shape, 1, 0);
+    if (config_.learned_positions) shape.positions -= context.position;
+    kernels::embedding_forward(compute, shape, static_cast<const std::int32_t*>(context.batch),
+                               context.parameters[kToken],
+                               config_.learned_positions ? position_rows(context) : nullptr, output);
     drop_stream(config_, context, compute, 0, output, output);
   }
 

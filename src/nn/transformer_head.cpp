@@ -54,6 +54,7 @@ class Head final : public Module {
     if (target.tensor > 1) return {.activations = SplitHead(config_, shape, target).graph()};
     const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
     const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape), target);
+    if (shape.cached > 0) return {.activations = logits_graph(shape, target)};
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
                          static_cast<double>(config_.vocabulary);
     ModuleNeeds needs;
@@ -129,6 +130,23 @@ class Head final : public Module {
   }
 
  private:
+  // The norm and the logits of one row, where the next token is all that is wanted.
+  UnitGraph logits_graph(const BatchShape& shape, const Target& target) const {
+    const std::int64_t row_bytes = 4 * shape.tokens();
+    UnitGraph graph;
+    graph.forward_only = true;
+    graph.values = {{.name = "norm", .bytes = shape.tokens() * config_.channels * bytes_of(config_.type)},
+                    {.name = "norm.mean", .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0},
+                    {.name = "norm.rstd", .bytes = row_bytes},
+                    {.name = "losses", .bytes = 0}};
+    graph.parts = {{.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}},
+                   {.name = "logits",
+                    .reads = {kNorm, kBatch},
+                    .workspace_bytes = logits_row_workspace_bytes(loss_shape(shape), target),
+                    .flops = 2.0 * static_cast<double>(config_.channels * config_.vocabulary)}};
+    return graph;
+  }
+
   // The gradient of the rows behind the vocabulary, which the loss does not see.
   void zero_padding(const ModuleContext& context, const kernels::ComputeContext& compute) const {
     const std::size_t weight = kGain + parameters_of(config_.norm);
