@@ -1,108 +1,56 @@
-#include "tessera/trainer.h"
+#include "src/trainer/trainer_impl.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <utility>
 
 #include "src/nn/initialize.h"
-#include "src/trainer/sample_token.h"
-#include "src/trainer/trainer_programs.h"
 #include "tessera/data.h"
 #include "tessera/philox.h"
 
 namespace tessera {
-struct Trainer::Impl {
-  Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in)
-      : model(std::move(model_in)),
-        options(options_in),
-        programs(*model, options),
-        world(std::move(world_in)),
-        engine(world, units_of(*model, options), engine_options(*model, options, programs)) {
-    std::size_t most = 0;
-    for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
-    std::size_t most_values = 0;
-    for (const EngineProgram& program : programs.specs)
-      for (const UnitGraph& unit : program.activations.units)
-        most_values = std::max(most_values, unit.values.size());
-    values.resize(most_values);
-    parameters.resize(most);
-    gradients.resize(most);
-    betas.resize(most);
-    for (const BatchShape& of : programs.shapes)
-      staging.resize(std::max(staging.size(), static_cast<std::size_t>(BatchBuffer(*model, of).logits)));
-    initialize();
-  }
 
-  void initialize() {
-    IdVector<Initial> initials;
-    for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
-      const std::vector<Initial> own = model->modules[unit]->initials();
-      const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
-      if (own.size() != parameters_of)
-        throw UsageError(
-            fmt::format("unit '{}' has {} parameters, and its module's initials() gives {} values; it "
-                        "needs one a parameter, tied ones included",
-                        model->names[unit], parameters_of, own.size()));
-      initials.insert(initials.end(), own.begin(), own.end());
-    }
-    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> elements) {
-      initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, elements,
-                     options.engine.threads_per_rank);
-    });
-  }
+Trainer::Impl::Impl(Communicator world_in, std::shared_ptr<const Model> model_in,
+                    const TrainerOptions& options_in)
+    : model(std::move(model_in)),
+      options(options_in),
+      programs(*model, options),
+      world(std::move(world_in)),
+      engine(world, units_of(*model, options), engine_options(*model, options, programs)) {
+  std::size_t most = 0;
+  for (const UnitSpec& unit : engine.layout().units()) most = std::max(most, unit.parameters.size());
+  std::size_t most_values = 0;
+  for (const EngineProgram& program : programs.specs)
+    for (const UnitGraph& unit : program.activations.units)
+      most_values = std::max(most_values, unit.values.size());
+  values.resize(most_values);
+  parameters.resize(most);
+  gradients.resize(most);
+  betas.resize(most);
+  for (const BatchShape& of : programs.shapes)
+    staging.resize(std::max(staging.size(), static_cast<std::size_t>(BatchBuffer(*model, of).logits)));
+  initialize();
+}
 
-  StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
-  void run_use(const Instruction& use, const Fetch& fetch);
-  std::int64_t first_sequence(int microbatch) const;
-  void bind(const Instruction& use, const UnitLease& lease, ModuleContext& context);
-  const UnitGraph& graph_of(const Instruction& use) const {
-    return programs.specs[running].activations.units[use.unit];
+void Trainer::Impl::initialize() {
+  IdVector<Initial> initials;
+  for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
+    const std::vector<Initial> own = model->modules[unit]->initials();
+    const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
+    if (own.size() != parameters_of)
+      throw UsageError(
+          fmt::format("unit '{}' has {} parameters, and its module's initials() gives {} values; it "
+                      "needs one a parameter, tied ones included",
+                      model->names[unit], parameters_of, own.size()));
+    initials.insert(initials.end(), own.begin(), own.end());
   }
-  void collect(const Instruction& use, const ModuleContext& context);
-  void check_scored(int index) const;
-  std::int64_t microbatches_at_once() const {
-    const Mesh& mesh = options.engine.mesh;
-    return std::int64_t{mesh.pipeline} * mesh.data_ranks();
-  }
-  // Gives `losses` what data ranks have of microbatches.
-  void bring_losses(std::span<const float> own, std::span<float> losses_of_all);
-  // The logits that a rank with this place along the tensor axis makes.
-  ElementRange logits_of(int place) const {
-    const int blocks = std::max(model->tensor_blocks, options.engine.mesh.tensor);
-    const std::int64_t each = padded_part(std::max(model->token_rows, model->vocabulary), blocks) *
-                              (blocks / options.engine.mesh.tensor);
-    return {.begin = std::min(place * each, model->vocabulary),
-            .end = std::min((place + 1) * each, model->vocabulary)};
-  }
-  // Of what needs the program that `generation` plans, before ranks wait for each other.
-  void check_planned(const char* call) const;
-  // Ends a call on all ranks that not all of them made alike.
-  void agree(const char* call, const char* argument, std::uint64_t value);
-  // That ranks gave the same tokens, then that the model has these: none is refused in the middle of a
-  // program, and none by some of the ranks only.
-  void agree_on_tokens(const char* call, const char* argument, std::span<const std::int32_t> tokens);
-
-  std::shared_ptr<const Model> model;
-  TrainerOptions options;
-  TrainerPrograms programs;
-  Communicator world;
-  Engine engine;
-  Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
-  int running = 0;                                    // by place in `programs`
-  BatchShape shape;                                   // of the running program
-  float* logits = nullptr;                            // on the host
-  std::int64_t logits_row = 0;
-  float* losses = nullptr;         // on the host, of this rank's microbatches
-  std::vector<std::byte> staging;  // a batch on the host
-  // The pointers of the running use; sized once for the unit with the most parameters, and values.
-  std::vector<void*> parameters, gradients;
-  IdVector<void*> values;
-  std::vector<float> betas;
-};
+  engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> elements) {
+    initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, elements,
+                   options.engine.threads_per_rank);
+  });
+}
 
 // Points the context at the unit's parameters and, in backward, the gradients that the part writes; and at
 // the values that it touches.
@@ -210,11 +158,6 @@ void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t 
                            rank);
 }
 
-void Trainer::Impl::check_planned(const char* call) const {
-  if (!options.generation)
-    throw UsageError(fmt::format("{}: TrainerOptions::generation is false, so no program was planned", call));
-}
-
 void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
                                     std::span<const std::int32_t> tokens) {
   agree(call, argument, XXH3_64bits(tokens.data(), tokens.size_bytes()));
@@ -281,55 +224,6 @@ StepResult Trainer::evaluate(const Fetch& fetch, const std::function<bool()>& go
     }
   }
   return result;
-}
-
-std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count, double temperature,
-                                            std::uint64_t seed,
-                                            const std::function<void(std::int32_t)>& each) {
-  // First whether all gave the same: what means nothing is then refused by all of them.
-  impl_->check_planned("generate");
-  impl_->agree("generate", "count", static_cast<std::uint64_t>(count));
-  impl_->agree("generate", "temperature", std::bit_cast<std::uint64_t>(temperature));
-  impl_->agree("generate", "seed", seed);
-  impl_->agree_on_tokens("generate", "prompt", prompt);
-  if (count < 0) throw UsageError(fmt::format("generate: count is {}; it must be 0 or more", count));
-  if (!(temperature >= 0) || !std::isfinite(temperature))
-    throw UsageError(
-        fmt::format("generate: temperature is {}; it must be 0 or a finite positive number", temperature));
-  std::vector<std::int32_t> text = std::move(prompt);
-  for (int made = 0; made < count; ++made) {
-    text.push_back(sample_token(logits(text), temperature, seed, static_cast<std::uint64_t>(made)));
-    if (each) each(text.back());
-  }
-  return text;
-}
-
-std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
-  Impl& impl = *impl_;
-  impl.check_planned("logits");
-  impl.agree_on_tokens("logits", "tokens", tokens);
-  const auto length = static_cast<std::size_t>(generation_shape(impl.options).length);
-  const auto context = tokens.last(std::min(length, tokens.size()));
-  std::vector<float> logits(static_cast<std::size_t>(impl.model->vocabulary));
-  const struct Wanted {  // also where the program is refused
-    Impl& impl;
-    ~Wanted() { impl.logits = nullptr; }
-  } wanted{impl};
-  impl.logits = logits.data();
-  impl.logits_row = static_cast<std::int64_t>(context.size()) - 1;
-  impl.run(impl.programs.generate, 0.0, [&](int, void* batch) {
-    auto* inputs = static_cast<std::int32_t*>(batch);
-    std::fill_n(inputs, length, 0);
-    std::copy(context.begin(), context.end(), inputs);
-    std::fill_n(inputs + length, length, -1);  // nothing is counted
-  });
-  const Mesh& mesh = impl.options.engine.mesh;
-  for (int place = 0; place < mesh.tensor && mesh.pipeline * mesh.tensor > 1; ++place) {
-    const ElementRange part = impl.logits_of(place);
-    impl.results.broadcast(logits.data() + part.begin, 4 * part.numel(),
-                           mesh.rank({mesh.pipeline - 1, 0, 0, place}), {.operation = "logits"});
-  }
-  return logits;
 }
 
 void Trainer::Impl::check_scored(int index) const {
