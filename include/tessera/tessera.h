@@ -49,6 +49,7 @@
 #include "tessera/prove.h"
 #include "tessera/reduction.h"
 #include "tessera/safetensors.h"
+#include "tessera/sampling.h"
 #include "tessera/shape.h"
 #include "tessera/simulate.h"
 #include "tessera/space.h"

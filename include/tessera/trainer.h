@@ -11,6 +11,7 @@
 #include "tessera/budget.h"
 #include "tessera/engine.h"
 #include "tessera/module.h"
+#include "tessera/sampling.h"
 
 namespace tessera {
 
@@ -30,7 +31,13 @@ struct TrainerOptions {
   // each exchange is one. UsageError where the rows of a microbatch cannot be cut so, and of modules that do
   // not.
   int exchange_chunks = 1;
-  bool generation = false;  // plans a program for generate()
+  bool generation = false;  // plans a program for logits(), and for generate() without a cache
+  // Plans programs for extend() and generate(): keys and values of so many tokens stay from call to call
+  // (Category::cache), and so many tokens of a prompt are read at once. Both become multiples of what ranks
+  // along the tensor axis need to have equal parts. 0 tokens: no cache. UsageError for more tokens than the
+  // model takes.
+  std::int64_t cached_tokens = 0;
+  std::int64_t prompt_rows = 256;
   // False: no training step is planned, and all parameters are frozen, so that a rank holds neither gradients
   // nor optimizer states. train_step() is then a UsageError.
   bool trains = true;
@@ -118,13 +125,25 @@ class Trainer {
   // SkipReason::abandoned.
   StepResult evaluate(const Fetch& fetch, const std::function<bool()>& goes_on = {});
 
-  // Continues `prompt` by `count` tokens, the same on every rank (collective). temperature 0 takes the most
-  // likely token; otherwise drawn from the seed. UsageError unless `generation` was asked for, for a prompt
-  // of no tokens or with one that is not in the model's vocabulary, be it too far back to count; the trainer
-  // goes on after it. CommunicationError where the ranks do not give the same. Error where logits are not
-  // numbers, as of weights that are none: no token follows from them.
-  std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, double temperature,
-                                     std::uint64_t seed, const std::function<void(std::int32_t)>& each = {});
+  // Continues `prompt` by `count` tokens, the same on every rank (collective). Each is given to `goes_on`,
+  // which must answer the same on all ranks: false ends the text there. With a cache, what it has of the
+  // prompt's beginning is not read again, and prompt and count must fit it. Without one, each token is made
+  // of the last batch.length ones before it. UsageError unless `cached_tokens` or `generation` was asked for,
+  // for a prompt of no tokens or with one that is not in the model's vocabulary, be it too far back to count;
+  // the trainer goes on after it. CommunicationError where the ranks do not give the same. Error where logits
+  // are not numbers, as of weights that are none: no token follows from them.
+  std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, const Sampling& sampling,
+                                     const std::function<bool(std::int32_t)>& goes_on = {});
+
+  // With a cache: reads `tokens` behind those that it has, and returns the logits of the token that follows,
+  // [vocabulary], the same on every rank (collective), numbers or not. UsageError as of generate(), and where
+  // they do not fit.
+  std::vector<float> extend(std::span<const std::int32_t> tokens);
+  // Forgets all but the first `count` tokens of the cache (on every rank). Call it with 0 when weights were
+  // changed by another way than train_step(). UsageError unless 0 ≤ count ≤ cached().size().
+  void rewind(std::int64_t count);
+  // The tokens that were read.
+  std::span<const std::int32_t> cached() const;
 
   // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective), numbers or
   // not. Of more than batch.length tokens the last count. UsageError as above; CommunicationError where the

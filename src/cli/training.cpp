@@ -349,7 +349,8 @@ class RankTraining {
   void sample() {
     const std::vector<std::int32_t> tokens = trainer_.generate(
         prompt_tokens(run_.sample_prompt, data_, setup_.model->vocabulary),
-        static_cast<int>(run_.sample_tokens), run_.sample_temperature, static_cast<std::uint64_t>(run_.seed));
+        static_cast<int>(run_.sample_tokens),
+        {.temperature = run_.sample_temperature, .seed = static_cast<std::uint64_t>(run_.seed)});
     if (!first_) return;
     for (const std::int32_t token : tokens) {
       if (data_.encoding == TokenEncoding::text)

@@ -31,7 +31,7 @@ class InChunks {
   std::vector<BlockPart> placed() {
     using Run = BlockRun;
     stages({{&Run::norm1}, {&Run::qkv}});
-    whole({&Run::part_of_head, &Run::heads, &Run::attention});
+    whole({&Run::part_of_head, &Run::heads, &Run::attention, &Run::cached_attention});
     second_half();
     whole({&Run::norm2_again});
     // Backward. Gradients of parameters run while the last chunks of one exchange and the first of the next

@@ -120,10 +120,11 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   context.loss_scale = engine.loss_scale();
   if (last && logits && batch != nullptr)
     context.logits = reinterpret_cast<float*>(batch + layout.logits);
-  else if (last && batch != nullptr)
+  else if (last && batch != nullptr && shape.cached == 0)
     context.total = reinterpret_cast<LossTotal*>(batch + layout.total);
   if (last && losses && batch != nullptr) context.losses = reinterpret_cast<float*>(batch + layout.losses);
   context.logits_row = logits_row;
+  context.position = shape.cached > 0 ? position : 0;
   model->modules[use.unit]->run(use.part, context);
   if (last && use.part == last_that_reads_batch(graph_of(use), use.pass)) collect(use, context);
   lease.end();
@@ -143,6 +144,7 @@ void Trainer::Impl::collect(const Instruction& use, const ModuleContext& context
     const ElementRange own = logits_of(context.tensor_rank);
     return engine.transfer(logits + own.begin, context.logits + own.begin, 4 * own.numel());
   }
+  if (context.total == nullptr) return;
   if (losses) engine.transfer(losses + use.microbatch * shape.tokens(), context.losses, 4 * shape.tokens());
   engine.add_loss(context.total);
 }
@@ -171,16 +173,21 @@ void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
-  engine.begin_program(program,
-                       {.learning_rate = learning_rate,
-                        .weight = static_cast<double>(options.batch.tokens() *
-                                                      rounds_of(options).microbatches(options.engine.mesh)),
-                        .continues = continues});
+  run_uses(program,
+           {.learning_rate = learning_rate,
+            .weight = static_cast<double>(options.batch.tokens() *
+                                          rounds_of(options).microbatches(options.engine.mesh)),
+            .continues = continues},
+           fetch);
+  return engine.step({.learning_rate = learning_rate, .weight = 0});
+}
+
+void Trainer::Impl::run_uses(int program, const StepTerms& terms, const Fetch& fetch) {
+  engine.begin_program(program, terms);
   running = program;
   shape = programs.shapes[static_cast<std::size_t>(program)];
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);
-  return engine.step({.learning_rate = learning_rate, .weight = 0});
 }
 
 namespace {
@@ -204,6 +211,7 @@ StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
   if (!impl_->options.trains)
     throw UsageError("train_step: TrainerOptions::trains is false, so no training step was planned");
   check_fetch("train_step", fetch);
+  impl_->cached.clear();  // of the weights before
   return impl_->run(impl_->programs.train, learning_rate, fetch);
 }
 

@@ -17,6 +17,8 @@ struct Trainer::Impl {
 
   void initialize();
   StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
+  // All of a program but its end.
+  void run_uses(int program, const StepTerms& terms, const Fetch& fetch);
   void run_use(const Instruction& use, const Fetch& fetch);
   std::int64_t first_sequence(int microbatch) const;
   void bind(const Instruction& use, const UnitLease& lease, ModuleContext& context);
@@ -41,6 +43,10 @@ struct Trainer::Impl {
   }
   // Of what needs the program that `generation` plans, before ranks wait for each other.
   void check_planned(const char* call) const;
+  // Reads text[cached.size() ..] behind the cache; the logits of what follows are in `logits` if not null.
+  void read(std::span<const std::int32_t> text, float* logits_of_next);
+  // Gives all ranks what some have made of a row of logits.
+  void bring_logits(std::vector<float>& row);
   // Ends a call on all ranks that not all of them made alike.
   void agree(const char* call, const char* argument, std::uint64_t value);
   // That ranks gave the same tokens, then that the model has these: none is refused in the middle of a
@@ -57,8 +63,10 @@ struct Trainer::Impl {
   BatchShape shape;                                   // of the running program
   float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
-  float* losses = nullptr;         // on the host, of this rank's microbatches
-  std::vector<std::byte> staging;  // a batch on the host
+  std::int64_t position = 0;         // of the batch's first token, where there is a cache
+  std::vector<std::int32_t> cached;  // the tokens that it has
+  float* losses = nullptr;           // on the host, of this rank's microbatches
+  std::vector<std::byte> staging;    // a batch on the host
   // The pointers of the running use; sized once for the unit with the most parameters, and values.
   std::vector<void*> parameters, gradients;
   IdVector<void*> values;

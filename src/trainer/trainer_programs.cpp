@@ -77,6 +77,35 @@ void check_losses(const Model& model, const ActivationSpec& activations) {
                       model.name, name_of(pass), model.names.back()));
 }
 
+// A module that knows nothing of caches would see each token alone.
+void check_keeps(const Model& model, const ActivationSpec& activations) {
+  for (const UnitGraph& unit : activations.units)
+    if (std::ranges::find(unit.values, Keep::cached, &ValueSpec::keep) != unit.values.end()) return;
+  throw UsageError(fmt::format(
+      "cached_tokens: no unit of model '{}' declares a value that is cached (Keep::cached)", model.name));
+}
+
+// How many tokens are read at a time.
+struct CachedRows {
+  CachedRows(const Model& model, const TrainerOptions& options) {
+    if (options.cached_tokens < 0 || options.cached_tokens > model.max_length)
+      throw UsageError(fmt::format("cached_tokens is {}; model '{}' takes 1 to {}, and 0 is no cache",
+                                   options.cached_tokens, model.name, model.max_length));
+    if (options.prompt_rows < 1)
+      throw UsageError(fmt::format("prompt_rows is {}; it must be at least 1", options.prompt_rows));
+    decode =
+        std::int64_t{std::max(options.engine.mesh.tensor, model.tensor_blocks)} * options.exchange_chunks;
+    if (options.cached_tokens < decode)
+      throw UsageError(
+          fmt::format("cached_tokens is {}; it must be at least {}, the rows of which tensor ranks, blocks "
+                      "and chunks have "
+                      "equal parts",
+                      options.cached_tokens, decode));
+    prefill = std::min(round_up(options.prompt_rows, decode), options.cached_tokens / decode * decode);
+  }
+  std::int64_t decode = 1, prefill = 1;
+};
+
 }  // namespace
 
 TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& options) {
@@ -109,6 +138,19 @@ TrainerPrograms::TrainerPrograms(const Model& model, const TrainerOptions& optio
     sequence.batch_bytes = BatchBuffer(model, generation_shape(options)).logits + 4 * model.vocabulary;
     generate = add_shaped("generate", generation_shape(options),
                           {.kind = StepKind::evaluate, .microbatches = 1, .activations = sequence});
+  }
+  if (options.cached_tokens != 0) {
+    const auto add_cached = [&](const char* name, std::int64_t rows) {
+      const BatchShape shape = {.sequences = 1, .length = rows, .cached = options.cached_tokens};
+      ActivationSpec read = model.activations(shape, target);
+      check_keeps(model, read);
+      read.batch_bytes = BatchBuffer(model, shape).logits + 4 * model.vocabulary;
+      return add_shaped(name, shape,
+                        {.kind = StepKind::evaluate, .microbatches = 1, .activations = std::move(read)});
+    };
+    const CachedRows rows(model, options);
+    decode = add_cached("decode", rows.decode);
+    prefill = rows.prefill == rows.decode ? decode : add_cached("prefill", rows.prefill);
   }
   if (const int rest = all % part_microbatches; rest > 0)
     evaluate_rest =

@@ -16,7 +16,8 @@ struct TrainerPrograms {
   // so that the plan is small. If the last part has fewer, its program is `evaluate_rest`; else that is −1.
   int part_microbatches = 0;
   int evaluate = -1, evaluate_rest = -1;
-  int generate = -1;  // −1 unless generation is asked for
+  int generate = -1;              // −1 unless generation is asked for
+  int prefill = -1, decode = -1;  // −1 unless a cache is asked for; they are one if their rows are as many
   // By place in TrainerOptions::scored. Each has as many microbatches as the pipeline has ranks, so that
   // these work at the same time.
   std::vector<int> scored = {};

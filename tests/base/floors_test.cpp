@@ -99,6 +99,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"module.h", "src/nn/"},
     {"tokenizer.h", "src/text/"},
     {"data.h", "src/trainer/"},
+    {"sampling.h", "src/trainer/"},
     {"trainer.h", "src/trainer/"},
     {"tessera.h", "examples/"},  // all of them, for users
 };

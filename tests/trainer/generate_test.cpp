@@ -60,8 +60,11 @@ std::vector<Text> texts_on(const Mesh& mesh, double temperature, std::uint64_t s
                      [&](Trainer& trainer, int rank) {
                        Text told;
                        Text& text = texts[rank];
-                       text = trainer.generate(kPrompt, kCount, temperature, seed,
-                                               [&](std::int32_t token) { told.push_back(token); });
+                       text = trainer.generate(kPrompt, kCount, {.temperature = temperature, .seed = seed},
+                                               [&](std::int32_t token) {
+                                                 told.push_back(token);
+                                                 return true;
+                                               });
                        EXPECT_EQ(told, Text(text.end() - kCount, text.end()));
                      }),
               ::testing::IsEmpty());
@@ -84,14 +87,14 @@ TEST(Generate, TheSameTextOnAllRanksOfEveryMesh) {
 // Without temperature each token is the likeliest behind those before it, of which the last 16 count.
 TEST(Generate, TakesTheLikeliestWithoutTemperature) {
   const auto messages = run_on({}, [&](Trainer& trainer, int) {
-    const Text text = trainer.generate(kPrompt, kCount, 0.0, 0);
+    const Text text = trainer.generate(kPrompt, kCount, {.temperature = 0.0, .seed = 0});
     for (std::size_t at = kPrompt.size(); at < text.size(); ++at) {
       const std::size_t first = at > 16 ? at - 16 : 0;
       const std::vector<float> logits = trainer.logits(std::span(text).subspan(first, at - first));
       EXPECT_EQ(std::ranges::max_element(logits) - logits.begin(), text[at]) << at;
       EXPECT_EQ(logits, trainer.logits(std::span(text).first(at)));
     }
-    EXPECT_EQ(trainer.generate(kPrompt, 0, 0.0, 0), kPrompt);
+    EXPECT_EQ(trainer.generate(kPrompt, 0, {.temperature = 0.0, .seed = 0}), kPrompt);
   });
   EXPECT_THAT(messages, ::testing::IsEmpty());
 }
@@ -100,11 +103,11 @@ TEST(Generate, TakesTheLikeliestWithoutTemperature) {
 TEST(Generate, DrawsEachTokenForItself) {
   const auto messages = run_on({}, [&](Trainer& trainer, int) {
     for (const double temperature : {0.7, 1.5}) {
-      const Text text = trainer.generate(kPrompt, kCount, temperature, 9);
+      const Text text = trainer.generate(kPrompt, kCount, {.temperature = temperature, .seed = 9});
       for (std::size_t made = 0; made < kCount; ++made) {
         const std::size_t at = kPrompt.size() + made;
         const std::vector<float> logits = trainer.logits(std::span(text).first(at));
-        EXPECT_EQ(text[at], sample_token(logits, temperature, 9, made)) << made;
+        EXPECT_EQ(text[at], sample_token(logits, {.temperature = temperature, .seed = 9}, made)) << made;
       }
     }
   });
@@ -121,18 +124,23 @@ TEST(Generate, RefusesWhatRanksDoNotGiveAlike) {
       for (const std::string& message : messages) EXPECT_THAT(message, HasSubstr(expected));
     };
     refused("generate: rank 1 gave other temperature than rank 0; all ranks must give the same",
-            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, 1, other ? 0.5 : 0.6, 0); });
-    refused("generate: rank 1 gave other seed than rank 0",
-            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, 1, 0.5, other ? 1 : 0); });
-    refused("generate: rank 1 gave other count than rank 0",
-            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, other ? 1 : 2, 0.5, 0); });
-    refused("generate: rank 1 gave other count than rank 0",
-            [](Trainer& trainer, bool other) { trainer.generate(kPrompt, other ? 1 : -2, 0.5, 0); });
-    refused("generate: rank 1 gave other prompt than rank 0", [](Trainer& trainer, bool other) {
-      trainer.generate(other ? Text{3, 1} : Text{1, 3}, 0, 0.5, 0);
+            [](Trainer& trainer, bool other) {
+              trainer.generate(kPrompt, 1, {.temperature = other ? 0.5 : 0.6, .seed = 0});
+            });
+    refused("generate: rank 1 gave other seed than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(kPrompt, 1, {.temperature = 0.5, .seed = other ? 1U : 0U});
+    });
+    refused("generate: rank 1 gave other count than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(kPrompt, other ? 1 : 2, {.temperature = 0.5, .seed = 0});
+    });
+    refused("generate: rank 1 gave other count than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(kPrompt, other ? 1 : -2, {.temperature = 0.5, .seed = 0});
     });
     refused("generate: rank 1 gave other prompt than rank 0", [](Trainer& trainer, bool other) {
-      trainer.generate(other ? Text{3, kVocabulary} : Text{3, 1}, 1, 0.5, 0);
+      trainer.generate(other ? Text{3, 1} : Text{1, 3}, 0, {.temperature = 0.5, .seed = 0});
+    });
+    refused("generate: rank 1 gave other prompt than rank 0", [](Trainer& trainer, bool other) {
+      trainer.generate(other ? Text{3, kVocabulary} : Text{3, 1}, 1, {.temperature = 0.5, .seed = 0});
     });
     refused("logits: rank 1 gave other tokens than rank 0", [](Trainer& trainer, bool other) {
       trainer.logits(other ? Text{3, 1} : Text{3, 1, 1});
@@ -149,16 +157,17 @@ TEST(Generate, RefusesWhatMeansNothing) {
     EXPECT_THAT(messages[0], HasSubstr(expected));
   };
   refused("generate: count is -1; it must be 0 or more",
-          [](Trainer& trainer) { trainer.generate(kPrompt, -1, 0.0, 0); });
+          [](Trainer& trainer) { trainer.generate(kPrompt, -1, {.temperature = 0.0, .seed = 0}); });
   for (const double temperature : {-1.0, std::numeric_limits<double>::infinity()})
     refused("generate: temperature is " + std::string(temperature < 0 ? "-1" : "inf"),
-            [&](Trainer& trainer) { trainer.generate(kPrompt, 1, temperature, 0); });
-  refused("generate: there are no tokens", [](Trainer& trainer) { trainer.generate({}, 1, 0.0, 0); });
+            [&](Trainer& trainer) { trainer.generate(kPrompt, 1, {.temperature = temperature, .seed = 0}); });
+  refused("generate: there are no tokens",
+          [](Trainer& trainer) { trainer.generate({}, 1, {.temperature = 0.0, .seed = 0}); });
   refused("logits: there are no tokens", [](Trainer& trainer) { trainer.logits({}); });
   for (const int count : {0, 1})
     refused(
         "generate: TrainerOptions::generation is false",
-        [&](Trainer& trainer) { trainer.generate(kPrompt, count, 0.0, 0); }, false);
+        [&](Trainer& trainer) { trainer.generate(kPrompt, count, {.temperature = 0.0, .seed = 0}); }, false);
   refused(
       "logits: TrainerOptions::generation is false", [](Trainer& trainer) { trainer.logits(kPrompt); },
       false);
@@ -176,19 +185,23 @@ TEST(Generate, ATokenThatTheModelLacksLeavesTheTrainerAsItWas) {
           EXPECT_EQ(error.what(), expected);
         }
       };
-      const Text expected = trainer.generate(kPrompt, kCount, 0.8, 3);
+      const Text expected = trainer.generate(kPrompt, kCount, {.temperature = 0.8, .seed = 3});
       for (const std::int32_t token : {-1, kVocabulary, std::numeric_limits<std::int32_t>::max()}) {
         const std::string message =
             "token " + std::to_string(token) + " at place 1 is not within 0 to 28, the model's vocabulary";
-        refused("generate: " + message, [&] { trainer.generate({3, token}, 2, 0.8, 3); });
-        refused("generate: " + message, [&] { trainer.generate({3, token}, 0, 0.8, 3); });
+        refused("generate: " + message, [&] {
+          trainer.generate({3, token}, 2, {.temperature = 0.8, .seed = 3});
+        });
+        refused("generate: " + message, [&] {
+          trainer.generate({3, token}, 0, {.temperature = 0.8, .seed = 3});
+        });
         refused("logits: " + message, [&] { trainer.logits(Text{3, token}); });
         Text far(100, 3);  // of which the last 16 count
         far[1] = token;
-        refused("generate: " + message, [&] { trainer.generate(far, 2, 0.8, 3); });
+        refused("generate: " + message, [&] { trainer.generate(far, 2, {.temperature = 0.8, .seed = 3}); });
         refused("logits: " + message, [&] { trainer.logits(far); });
       }
-      EXPECT_EQ(trainer.generate(kPrompt, kCount, 0.8, 3), expected);
+      EXPECT_EQ(trainer.generate(kPrompt, kCount, {.temperature = 0.8, .seed = 3}), expected);
     });
     EXPECT_THAT(messages, ::testing::IsEmpty()) << to_string(mesh);
   }
@@ -201,7 +214,7 @@ TEST(Generate, LogitsThatAreNoNumbersGiveNoToken) {
       const std::vector<float> none(16, std::numeric_limits<float>::quiet_NaN());
       trainer.engine().write(trainer.engine().layout().find("head.norm.gain"), StateKind::master, 0, none);
       EXPECT_THAT(trainer.logits(kPrompt), ::testing::Each(::testing::IsNan()));
-      trainer.generate(kPrompt, 1, temperature, 0);
+      trainer.generate(kPrompt, 1, {.temperature = temperature, .seed = 0});
     });
     ASSERT_EQ(messages.size(), 2U);
     for (const std::string& message : messages)
