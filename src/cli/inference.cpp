@@ -32,26 +32,26 @@ std::string config_text(const std::string& path) {
   return *text;
 }
 
-void load(const Inference& inference, const Communicator& world, Trainer& trainer) {
+void load(const Inference& inference, const Communicator& world, Trainer& trainer, std::FILE* notes) {
   Communicator disk = world.duplicate("weights");
   disk.set_deadline(
       std::max<std::chrono::milliseconds>(kDiskDeadline, inference.setup.options.engine.waits.deadline));
   const bool first = world.rank() == 0;
   if (inference.checkpoint.empty()) {
     import_weights(inference.setup, disk, trainer.engine(), inference.named);
-    if (first) fmt::print("weights   from {}\n", inference.weights.string());
+    if (first) fmt::print(notes, "weights   from {}\n", inference.weights.string());
     return;
   }
   const RunState state = load_weights(inference.checkpoint, disk, trainer.engine());
-  if (first) fmt::print("weights   of step {} from {}\n", state.step, inference.checkpoint.string());
+  if (first) fmt::print(notes, "weights   of step {} from {}\n", state.step, inference.checkpoint.string());
 }
 
 void run_rank(const Inference& inference, const TrainerOptions& options, const Communicator& world,
-              const std::function<void(const InferenceRank&)>& body) {
+              const std::function<void(const InferenceRank&)>& body, std::FILE* notes) {
   const RankPlace place = place_of_rank(world, options);
   Communicator control = place.world.duplicate("control");
   Trainer trainer(place.world, inference.setup.model, place.options);
-  load(inference, place.world, trainer);
+  load(inference, place.world, trainer, notes);
   body({.trainer = trainer, .control = control, .first = world.rank() == 0});
   // What comes next tells nobody: a rank's communicators between GPUs go while no peer needs them.
   control.barrier({.operation = "end of the command"});
@@ -111,13 +111,13 @@ TextTokens text_tokens(const InferenceArguments& arguments, const Inference& inf
 }
 
 void run_inference(const Inference& inference, const TrainerOptions& options,
-                   const std::function<void(const InferenceRank&)>& body) {
+                   const std::function<void(const InferenceRank&)>& body, std::FILE* notes) {
   const Setup& setup = inference.setup;
-  const auto rank = [&](const Communicator& world) { run_rank(inference, options, world, body); };
+  const auto rank = [&](const Communicator& world) { run_rank(inference, options, world, body, notes); };
   Communicator world = world_of_processes(setup);
   check_same_run(world, setup.config);
   check_disk_directory(options.engine, world);
-  if (!world || world.rank() == 0) print_notes(setup.config);
+  if (!world || world.rank() == 0) print_notes(setup.config, notes);
   if (!world)
     return run_local(setup.world(), {.deadline = options.engine.waits.deadline, .pin = setup.config.run.pin},
                      rank);

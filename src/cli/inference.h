@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -18,8 +19,8 @@ struct InferenceArguments {
   std::string config;                 // path of a TOML file; empty: none
   std::vector<std::string> settings;  // "section.key=value", applied in order
   int ranks = 0;                      // number of ranks; 0: as the mesh says
-  std::string weights;  // a Hugging Face folder, a file or index in one, a checkpoint, or the folder of a
-                        // run's checkpoints; empty: as the configuration says
+  std::string weights;    // a Hugging Face folder, a file or index in one, a checkpoint, or the folder of a
+                          // run's checkpoints; empty: as the configuration says
   std::string tokenizer;  // a tokenizer.json, or a folder that has one; empty: the one beside the weights
 };
 
@@ -58,8 +59,8 @@ struct InferenceRank {
 
 // Starts the ranks, which are threads or, where a launcher started several, processes. On each it makes a
 // trainer, loads the weights and calls `body`. `options` are those of the setup, with what the command needs
-// beside them: batch, programs. Prints where the weights came from. Throws what a rank throws.
+// beside them: batch, programs. Prints to `notes` where the weights came from. Throws what a rank throws.
 void run_inference(const Inference& inference, const TrainerOptions& options,
-                   const std::function<void(const InferenceRank&)>& body);
+                   const std::function<void(const InferenceRank&)>& body, std::FILE* notes = stdout);
 
 }  // namespace tessera::cli

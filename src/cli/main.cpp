@@ -17,6 +17,7 @@
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
 #include "src/cli/files.h"
+#include "src/cli/generate/generate_command.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/places.h"
@@ -176,6 +177,7 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   CompareArguments compare;
+  GenerateArguments generate;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
   int status = 0;
@@ -218,6 +220,17 @@ void add_train(CLI::App& app, CommandLine& line) {
   command->callback([&line] {
     line.speaks = is_first_process();
     run_for_result(line, [&](ResultFile& result) { return train_command(line.arguments, result); });
+  });
+}
+
+void add_generate(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue a prompt; the text goes to the standard output");
+  add_generate_options(*command, line.generate);
+  add_json(*command, line.json);
+  command->callback([&line] {
+    line.speaks = is_first_process();
+    run_for_result(line, [&](ResultFile& result) { return generate_command(line.generate, result); });
   });
 }
 
@@ -323,7 +336,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
   for (const auto& add :
-       {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
+       {add_train, add_generate, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
     add(app, line);
   add_tokenizer_commands(app);
   add_data_commands(app);
@@ -344,10 +357,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
-    if (argc > 1 && std::strcmp(argv[1], "train") == 0) {
-      tessera::cli::wait_for_teams_briefly(argv);
-      tessera::cli::keep_signals_off_threads();
-    }
+    const auto is = [&](const char* command) { return argc > 1 && std::strcmp(argv[1], command) == 0; };
+    if (is("train") || is("generate")) tessera::cli::wait_for_teams_briefly(argv);
+    if (is("train")) tessera::cli::keep_signals_off_threads();
     const int status = tessera::cli::run(argc, argv);
     tessera::cli::check_flushed();
     return status;

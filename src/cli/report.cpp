@@ -58,8 +58,8 @@ void print_model(const Setup& setup) {
                microbatches(count), count == 1 ? "is" : "are", setup.not_opened);
 }
 
-void print_notes(const Config& config) {
-  for (const std::string& note : config.notes) fmt::print("{}\n", note);
+void print_notes(const Config& config, std::FILE* to) {
+  for (const std::string& note : config.notes) fmt::print(to, "{}\n", note);
 }
 
 void print_products(const Setup& setup) {

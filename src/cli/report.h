@@ -1,6 +1,7 @@
 // Output that several commands share: lines on a run, and the file of their result.
 #pragma once
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -11,8 +12,8 @@
 
 namespace tessera::cli {
 
-// Prints what the user should know of values that were filled in, one line each, to stdout.
-void print_notes(const Config& config);
+// Prints what the user should know of values that were filled in, one line each.
+void print_notes(const Config& config, std::FILE* to = stdout);
 
 // Prints model, ranks and step, one line each, to stdout.
 void print_model(const Setup& setup);

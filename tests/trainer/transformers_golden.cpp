@@ -102,6 +102,8 @@ TrainerOptions options_of(const Golden& golden, int ranks, int stage) {
                               .groups = {{.name = "decay"}, {.name = "no_decay"}}};
   options.batch = {.sequences = golden.sequences / ranks, .length = golden.length};
   options.generation = true;
+  options.cached_tokens = golden.length;
+  options.prompt_rows = 3;
   return options;
 }
 
@@ -114,6 +116,25 @@ std::vector<float> logits_of(Trainer& trainer, const Golden& golden, std::span<c
           static_cast<std::size_t>(sequence * (golden.length + 1)), static_cast<std::size_t>(length)));
       logits.insert(logits.end(), row.begin(), row.end());
     }
+  return logits;
+}
+
+// The same with cached keys and values: a few tokens of each sequence at once, then one by one.
+std::vector<float> cached_logits_of(Trainer& trainer, const Golden& golden,
+                                    std::span<const std::int32_t> tokens) {
+  std::vector<float> logits;
+  for (std::int64_t sequence = 0; sequence < golden.sequences; ++sequence) {
+    const auto row_of = [&](std::int64_t first, std::int64_t count) {
+      return trainer.extend(tokens.subspan(static_cast<std::size_t>(sequence * (golden.length + 1) + first),
+                                           static_cast<std::size_t>(count)));
+    };
+    const std::int64_t at_once = golden.length / 2;
+    for (std::int64_t length = 1; length <= golden.length; ++length) {
+      if (length <= at_once) trainer.rewind(0);
+      const std::vector<float> row = length <= at_once ? row_of(0, length) : row_of(length - 1, 1);
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+  }
   return logits;
 }
 
@@ -139,6 +160,7 @@ Worst compare(const Golden& golden, const Communicator& world, int stage) {
   Worst worst;
   const std::vector<std::int32_t> tokens = golden.file.integers("tokens");
   worst.add("logits", logits_of(trainer, golden, tokens), golden.file.floats("logits"));
+  worst.add("logits, cached", cached_logits_of(trainer, golden, tokens), golden.file.floats("logits"));
   const StepResult step = trainer.train_step(0.0, [&](int, void* batch) {
     fetch(golden, tokens, world.rank() * options.batch.sequences, options.batch.sequences, batch);
   });
