@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/matmul_key.h"
 #include "kernels/ops.h"
 
@@ -291,6 +292,10 @@ void point(dnnl_memory_t memory, const void* data, const MatmulShape& shape) {
 }  // namespace
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {
+  if (takes_few_rows(shape)) {
+    check_shape(shape, target.threads);
+    return 0;
+  }
   const ThreadsGuard guard(target.threads);
   return workspace_part_bytes(entry_of(this_threads_cache(), shape, target.threads).workspace_bytes);
 }
@@ -354,6 +359,7 @@ void execute_widened(const ComputeContext& context, Cache& cache, Entry& entry, 
 
 void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
             const void* bias, void* c) {
+  if (takes_few_rows(shape)) return few_rows(context, shape, a, b, bias, c);
   const ThreadsGuard guard(context.threads);
   Cache& cache = this_threads_cache();
   Entry& entry = entry_of(cache, shape, context.threads);

@@ -51,6 +51,16 @@ grep -q "^(measured: how much the GPUs' memory in use grew by their driver's cou
 grep -q '% of the 2.0 TFLOP/s that 2 ranks could reach$' share.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
+# Text from cached keys and values: that of the CPU.
+"$tool" train run.toml --set run.export=weights --set run.steps=30 --set schedule.learning_rate=0.01 >trained.txt
+prompt="--weights weights --prompt-file prompt.txt --tokens 11 --temperature 0"
+printf 'line ' >prompt.txt
+"$tool" generate $prompt >cpu_text.txt 2>said.txt
+"$emulated" generate $prompt --prompt-rows 4 --set run.device=cuda >gpu_text.txt 2>said.txt
+"$emulated" generate $prompt --ranks 2 --set run.device=cuda --set strategy.stage=3 >gpus_text.txt 2>said.txt
+[ "$(wc -c <cpu_text.txt)" = 12 ]
+cmp cpu_text.txt gpu_text.txt
+cmp cpu_text.txt gpus_text.txt
 # A run saved from GPUs and resumed is one that never stopped, on a mesh with all axes.
 more="--set run.device=cuda --set mesh.pipeline=2 --set mesh.replicate=2 --set strategy.state_over_replicas=true
   --set run.resume=auto --set run.checkpoint=saved --set schedule.kind=constant"
