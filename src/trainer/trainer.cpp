@@ -36,7 +36,6 @@ struct Trainer::Impl {
   }
 
   void initialize() {
-    IdVector<Initial> initials;
     for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
       const std::vector<Initial> own = model->modules[unit]->initials();
       const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
@@ -47,10 +46,14 @@ struct Trainer::Impl {
                         model->names[unit], parameters_of, own.size()));
       initials.insert(initials.end(), own.begin(), own.end());
     }
-    engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> elements) {
+    engine.initialize(initial_weights());
+  }
+
+  Engine::Fill initial_weights() {
+    return [this](ParameterId id, std::int64_t begin, std::span<float> elements) {
       initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, elements,
                      options.engine.threads_per_rank);
-    });
+    };
   }
 
   StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
@@ -80,6 +83,7 @@ struct Trainer::Impl {
   std::shared_ptr<const Model> model;
   TrainerOptions options;
   TrainerPrograms programs;
+  IdVector<Initial> initials;  // by parameter
   Communicator world;
   Engine engine;
   Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
@@ -320,5 +324,6 @@ std::vector<float> Trainer::logits(std::span<const std::int32_t> tokens) {
 
 Engine& Trainer::engine() { return impl_->engine; }
 const Model& Trainer::model() const { return *impl_->model; }
+Engine::Fill Trainer::initial_weights() const { return impl_->initial_weights(); }
 
 }  // namespace tessera
