@@ -321,7 +321,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   // Before anything else is refused, which goes into the result; by every process, as none waits for another
   // yet.
   check_apart(config, arguments.config, {result.named()});
-  check_export_place("run.export", config.run.export_path, config.model.weights);
+  check_export_place("run.export", config.run.export_path, config.model);
   Setup setup = make_setup(config);
   if (!ranks_are_processes() && setup.world() > kMostThreads)
     throw UsageError(
@@ -342,8 +342,8 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   if (first)
-    files.handed_on =
-        files_to_hand_on(files.folder.continued ? config.run.checkpoint : "", config.model.weights);
+    files.handed_on = files_to_hand_on(files.folder.continued ? config.run.checkpoint : "",
+                                       config.model.weights, config.model.adapter);
   Failure failure(result);
   result.open();
   if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);
