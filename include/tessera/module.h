@@ -144,6 +144,7 @@ struct Model {
   // EngineOptions::compute of a trainer with such a microbatch and seed.
   std::vector<NumericFact> numerics(const BatchShape& shape, const Target& target, std::uint64_t seed) const;
   std::int64_t parameter_numel() const;  // ties counted once
+  std::int64_t trained_numel() const;    // of these, those that are not frozen
   // Operations of a training step per token, for sequences of `length` tokens, as model FLOPs utilisation
   // counts them (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length. N counts the
   // parameters that activations are multiplied by, which excludes embeddings that are looked up, biases and

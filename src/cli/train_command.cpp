@@ -139,6 +139,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"interrupted", summary.interrupted},
                            {"ranks", setup.world()},
                            {"parameter_numel", setup.model->parameter_numel()},
+                           {"trained_numel", setup.model->trained_numel()},
                            {"checkpoint", summary.checkpoint},
                            {"export", summary.exported},
                            {"direct_exchange", summary.exchange.direct},
@@ -356,9 +357,9 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
 
   if (first) print_notes(setup.config);
   if (first)
-    fmt::print("{} parameters, {} rank{}{}, stage {}, {}; {} tokens a step\n",
-               count(setup.model->parameter_numel()), setup.world(), setup.world() == 1 ? "" : "s",
-               world ? " as processes" : "", setup.config.strategy.stage, setup.config.precision.parameters,
+    fmt::print("{}, {} rank{}{}, stage {}, {}; {} tokens a step\n", parameters_text(*setup.model),
+               setup.world(), setup.world() == 1 ? "" : "s", world ? " as processes" : "",
+               setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first) print_products(setup);
   if (first) print_unread("data.train", data.train);

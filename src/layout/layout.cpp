@@ -6,7 +6,6 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "src/layout/edit_distance.h"
 #include "src/layout/enumerators.h"
 #include "src/layout/utf8.h"
 #include "tessera/error.h"
@@ -29,6 +28,22 @@ void check_shape(const ParameterSpec& spec) {
       throw UsageError("parameter '" + spec.name + "' has shape " + to_string(spec.shape) +
                        "; that is more elements than can be counted");
   }
+}
+
+// Levenshtein's distance, for "did you mean".
+int edit_distance(const std::string& a, const std::string& b) {
+  std::vector<int> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
 }
 
 std::string mismatch(const std::string& what, const std::string& mine, const std::string& theirs) {

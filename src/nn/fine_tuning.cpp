@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 #include <utility>
 
-#include "src/layout/edit_distance.h"
 #include "src/nn/amended.h"
 #include "tessera/error.h"
 
@@ -19,6 +19,24 @@ std::vector<ParameterSpec> parameters_of(const Model& model) {
   for (const std::unique_ptr<Module>& module : model.modules)
     for (ParameterSpec& parameter : module->parameters()) all.push_back(std::move(parameter));
   return all;
+}
+
+// How many letters must change for the pattern to match the name: Levenshtein's distance, in which a star
+// takes any letters for nothing.
+int edits(std::string_view pattern, std::string_view name) {
+  std::vector<int> row(name.size() + 1);
+  for (std::size_t j = 0; j <= name.size(); ++j) row[j] = static_cast<int>(j);
+  for (const char letter : pattern) {
+    int diagonal = row[0];
+    if (letter != '*') ++row[0];
+    for (std::size_t j = 1; j <= name.size(); ++j) {
+      const int replaced = diagonal + (letter == name[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] =
+          letter == '*' ? std::min(row[j], row[j - 1]) : std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
 }
 
 // The name of the parameter whose values it has.
@@ -55,9 +73,10 @@ std::vector<std::string> matching_parameters(const Model& model, std::string_vie
   int distance = -1;
   for (const ParameterSpec& parameter : parameters_of(model)) {
     if (matches_pattern(pattern, parameter.name)) names.push_back(parameter.name);
-    const int edits = edit_distance(pattern, parameter.name);
-    if (distance < 0 || edits < distance) nearest = parameter.name;
-    if (distance < 0 || edits < distance) distance = edits;
+    const int own = edits(pattern, parameter.name);
+    if (distance >= 0 && own >= distance) continue;
+    nearest = parameter.name;
+    distance = own;
   }
   if (!names.empty()) return names;
   throw UsageError(

@@ -94,12 +94,25 @@ double Model::flops_per_token(std::int64_t length) const {
   return flops / static_cast<double>(one.tokens());
 }
 
-std::int64_t Model::parameter_numel() const {
+namespace {
+
+template <class Counts>
+std::int64_t numel_where(const Model& model, const Counts& counts) {
   std::int64_t numel = 0;
-  for (const auto& module : modules)
+  for (const auto& module : model.modules)
     for (const ParameterSpec& parameter : module->parameters())
-      if (parameter.tied_to.empty()) numel += numel_of(parameter.shape);
+      if (parameter.tied_to.empty() && counts(parameter)) numel += numel_of(parameter.shape);
   return numel;
+}
+
+}  // namespace
+
+std::int64_t Model::parameter_numel() const {
+  return numel_where(*this, [](const ParameterSpec&) { return true; });
+}
+
+std::int64_t Model::trained_numel() const {
+  return numel_where(*this, [](const ParameterSpec& parameter) { return parameter.trainable; });
 }
 
 }  // namespace tessera
