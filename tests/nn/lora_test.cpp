@@ -258,6 +258,23 @@ TEST(Lora, BackwardDoesWhatAdaptersNeed) {
   EXPECT_EQ(keep_of(make_gpt2(kSmallGpt2, DType::fp32), "hidden"), Keep::recomputable);
 }
 
+// Bytes of a token that a block keeps from forward to backward.
+TEST(Lora, ABlockKeepsWhatBackwardReads) {
+  const auto kept = [](const Model& model) {
+    const UnitGraph block = model.activations(kSmallBatch, 1).units[2];  // with adapters below it
+    return (block.bytes(Keep::saved) + block.bytes(Keep::recomputable)) / kSmallBatch.tokens();
+  };
+  const std::int64_t channels = 32, kv = 32, hidden = 44, heads = 4;
+  // qkv, attention and its log-sum-exp, the stream between the halves, the MLP's two inputs; a norm's factor.
+  const std::int64_t always = 4 * (channels + kv + channels + heads + channels + 2 * hidden + 2);
+  EXPECT_EQ(kept(make_llama(kSmallLlama, DType::fp32)), always + 4 * (2 * channels + hidden));
+  // The input of the layer, and rank elements of each adapter.
+  EXPECT_EQ(kept(make_llama(with(kSmallLlama, {"q_proj", "v_proj"}), DType::fp32)),
+            always + 4 * (channels + 2 * 3));
+  EXPECT_EQ(kept(make_llama(with(kSmallLlama, {"down_proj"}), DType::fp32)), always + 4 * (hidden + 3));
+  EXPECT_EQ(kept(make_llama(with(kSmallLlama, {"o_proj"}), DType::fp32)), always + 4 * 3);
+}
+
 TEST(Lora, FlopsLeaveOutWhatFrozenWeightsSave) {
   const double full = make_gpt2(kSmallGpt2, DType::fp32).flops_per_token(16);
   const double lora = make_gpt2(with(kSmallGpt2, {"c_attn"}, 1), DType::fp32).flops_per_token(16);
