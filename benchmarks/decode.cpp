@@ -34,7 +34,7 @@ std::uint64_t read_all(const std::byte* bytes, std::int64_t count, int threads) 
       c = hn::Add(c, hn::LoadU(d, from + i + 2 * lanes));
       e = hn::Add(e, hn::LoadU(d, from + i + 3 * lanes));
     }
-    total += hn::ReduceSum(d, hn::Add(hn::Add(a, b), hn::Add(c, e)));
+    total += hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
   }
   return total;
 }

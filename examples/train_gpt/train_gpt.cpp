@@ -65,7 +65,7 @@ void train(tessera::Communicator world, const tessera::TokenSource& text, int st
   }
 
   const std::string prompt = "This ";
-  const auto tokens = trainer.generate({prompt.begin(), prompt.end()}, 100, 0.8, 1);
+  const auto tokens = trainer.generate({prompt.begin(), prompt.end()}, 100, {.temperature = 0.8});
   if (first)
     for (const std::int32_t token : tokens) std::putchar(token);
   if (first) std::putchar('\n');

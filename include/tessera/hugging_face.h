@@ -17,6 +17,16 @@ namespace tessera {
 // lm_head.weight if the head is not tied.
 WeightMap hugging_face_weights(const Model& model);
 
+// The tensors of the model's adapters (Model::lora) as PEFT stores them in adapter_model.safetensors:
+// base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight …, each [rank, inputs] or [outputs, rank].
+// In the map of hugging_face_weights() they are not. UsageError for a model without adapters.
+WeightMap hugging_face_adapter(const Model& model);
+// The tensors of hugging_face_weights() in which those of adapted layers are W + scale · B A, for exports.
+WeightMap hugging_face_merged_weights(const Model& model);
+// The text of PEFT's adapter_config.json for the model's adapters. `base` is where the weights are that they
+// adapt, empty: not said.
+std::string hugging_face_adapter_config(const Model& model, const std::string& base);
+
 // The text of the config.json from which the transformers library builds the same model: GPT2LMHeadModel or
 // LlamaForCausalLM. `type` is the type of the tensors beside it. It names no begin-of-text or end-of-text
 // tokens.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/lora.h"
 #include "tessera/module.h"
 
 namespace tessera {
@@ -34,6 +35,7 @@ struct Gpt2Config {
   // backward then gathers no outputs of norms again, and what is kept there takes its whole memory on every
   // rank. The parameters are the same, and the bits differ by rounding.
   bool sequence_parallel = true;
+  Lora lora = {};  // with a rank above 0, only its adapters are trained: all other parameters are frozen
 
   // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, gpt3-175b (all layers dense), or gpt2-tiny (10M parameters,
   // for bytes as tokens). Throws UsageError listing these names for any other name.
@@ -72,10 +74,11 @@ struct LlamaConfig {
   double norm_epsilon = 1e-5;
   bool tied = false;  // the head is the token embedding
   RopeScaling rope_scaling = {};
-  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next three
+  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next four
   double dropout = 0.0;
   double attention_dropout = 0.0;
   bool sequence_parallel = true;
+  Lora lora = {};
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
   // (Llama 3), or llama-tiny (10M parameters, for bytes as tokens). Throws UsageError listing these names for
@@ -86,7 +89,9 @@ struct LlamaConfig {
 
 // Units and microbatch as for GPT-2. A block's matrices, each [out, in]: attention.qkv (queries of all heads,
 // then keys, then values), attention.projection, mlp.gate_up (gate, then up), mlp.down. type: fp32 or bf16;
-// fp16 throws UnsupportedError. Throws UsageError naming the field that is wrong.
+// fp16 throws UnsupportedError. Throws UsageError naming the field that is wrong. A matrix with adapters, of
+// either family, has them in two parameters more: attention.qkv.lora_a [adapters · rank, in], and
+// attention.qkv.lora_b [rows that have one, rank], those of queries first.
 Model make_llama(const LlamaConfig& config, DType type);
 
 // A classifier: linear layers with GELU between them, and softmax cross-entropy at the end.

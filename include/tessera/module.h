@@ -14,6 +14,7 @@
 #include "tessera/device_type.h"
 #include "tessera/id_vector.h"
 #include "tessera/layout.h"
+#include "tessera/lora.h"
 #include "tessera/loss_total.h"
 #include "tessera/numerics.h"
 #include "tessera/pass.h"
@@ -102,6 +103,7 @@ struct ModuleContext {
 struct ModuleNeeds {
   UnitGraph activations;
   double masked_flops = 0;  // operations that the causal mask saves; not counted in PartSpec::flops
+  double frozen_flops = 0;  // likewise, of backward, those that frozen parameters save
 };
 
 class Module {
@@ -132,6 +134,8 @@ struct Model {
   IdVector<std::string> names;  // names of the units
   IdVector<std::unique_ptr<Module>> modules;
   std::vector<std::string> groups = {"decay", "no_decay"};  // ParameterSpec::group is an index into these
+  std::vector<double> rate_factors = {1.0, 1.0};  // of each group: times the schedule's learning rate
+  Lora lora;                                      // the adapters of its blocks
   // Bytes of one microbatch: inputs and targets as the first and last module expect them.
   std::function<std::int64_t(const BatchShape& shape)> batch_bytes;
   std::int64_t vocabulary = 0;  // 0 where the model has no tokens
@@ -150,10 +154,12 @@ struct Model {
   // EngineOptions::compute of a trainer with such a microbatch and seed.
   std::vector<NumericFact> numerics(const BatchShape& shape, const Target& target, std::uint64_t seed) const;
   std::int64_t parameter_numel() const;  // ties counted once
+  std::int64_t trained_numel() const;    // of these, those that are not frozen
   // Operations of a training step per token, for sequences of `length` tokens, as model FLOPs utilisation
   // counts them (Chowdhery et al. 2022, PaLM, appendix B): 6N + 12 · layers · channels · length. N counts the
   // parameters that activations are multiplied by, which excludes embeddings that are looked up, biases and
-  // norms. Operations that the causal mask saves are included; recomputation is not. UsageError for a length
+  // norms. Operations that the causal mask saves are included; recomputation, and what frozen parameters
+  // save, are not. UsageError for a length
   // that the model does not take.
   double flops_per_token(std::int64_t length) const;
 };

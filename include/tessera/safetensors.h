@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,16 @@ struct StoredTensor {
   std::string parameter;  // must not be tied to another
   std::int64_t begin = 0;
   bool transposed = false;
+
+  // Rows [left_row, …) of a matrix of `rank` columns times rows [right_row, right_row + rank) of another,
+  // which has as many columns as the parameter.
+  struct Product {
+    std::string left, right;  // parameters, not cut into other tensors here
+    std::int64_t left_row = 0, right_row = 0, rank = 0;
+    double scale = 1.0;
+  };
+  // In an export, what is written is the parameter's rows + scale · product, in fp32. An import refuses it.
+  std::optional<Product> added = {};
 };
 
 // How a model's parameters are spread over the tensors of a file.
@@ -42,6 +54,7 @@ struct WeightMap {
   std::vector<Copy> copies = {};
   std::vector<Padding> padding = {};
   std::vector<std::string> ignored = {};  // suffixes of names of tensors that are not weights
+  bool whole = true;  // if not, parameters that no tensor has a part of are in other files, or in none
 };
 
 struct SafetensorsImport {
@@ -55,6 +68,7 @@ struct SafetensorsExport {
                                     // own. 0: one file
   std::string config = {};  // text of a config.json in the same folder, only if `path` is a folder; "": none
   std::map<std::string, std::string> files = {};  // likewise: other files, by name, such as a tokenizer's
+  std::string stem = "model";                     // in a folder: model.safetensors
 };
 
 // Sets the parameters from `path`: a file, an index, or a folder (its model.safetensors.index.json, else its
@@ -71,16 +85,26 @@ struct SafetensorsExport {
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
                         const WeightMap& map, const SafetensorsImport& options = {});
 
+// The same from several files or folders, each with the parameters of its map. `others` gives the parameters
+// that are in none of the maps; UsageError where there are such and it is empty, and for a parameter that is
+// in two maps.
+struct WeightSource {
+  std::filesystem::path path;
+  WeightMap map;
+};
+void import_safetensors(std::span<const WeightSource> sources, Communicator world, Engine& engine,
+                        const SafetensorsImport& options = {}, const Engine::Fill& others = {});
+
 // Writes the fp32 values of all parameters (the master weights, if there are any) as options.dtype. Returns
 // the files. Collective, between steps: the ranks gather a few MiB at a time from their shards, and rank 0
 // writes. `world` is any communicator of the engine's ranks. Its deadline bounds how long rank 0 may keep the
 // others waiting.
-// A `path` that ends in ".safetensors" names a file. Any other path is a folder. It gets model.safetensors,
-// or model-00001-of-0000N.safetensors … with model.safetensors.index.json, in place of files that an earlier
-// export left under such names, options.config as config.json, and options.files. Everything is written and
-// synced under temporary names and then renamed; the index comes last. Throws UsageError for options that do
-// not fit or a value that fp16 cannot hold, and EnvironmentError if a file cannot be written. Errors are the
-// same on all ranks; the temporary files are then removed.
+// A `path` that ends in ".safetensors" names a file. Any other path is a folder. It gets model.safetensors
+// (or another stem), or model-00001-of-0000N.safetensors … with model.safetensors.index.json, in place of
+// files that an earlier export left under such names, options.config as config.json, and options.files.
+// Everything is written and synced under temporary names and then renamed; the index comes last. Throws
+// UsageError for options that do not fit or a value that fp16 cannot hold, and EnvironmentError if a file
+// cannot be written. Errors are the same on all ranks; the temporary files are then removed.
 std::vector<std::filesystem::path> export_safetensors(const std::filesystem::path& path, Communicator world,
                                                       Engine& engine, const WeightMap& map,
                                                       const SafetensorsExport& options = {});

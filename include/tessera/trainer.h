@@ -164,6 +164,9 @@ class Trainer {
 
   Engine& engine();
   const Model& model() const;
+  // What Engine::initialize() was given when the trainer was made: the values that its weights began with.
+  // Valid as long as the trainer.
+  Engine::Fill initial_weights() const;
 
  private:
   struct Impl;

@@ -296,6 +296,8 @@ class Builder {
 
   // messages.cpp: what pipeline ranks send each other
   void find_messages();
+  // Whether the backward of the unit makes the gradient of its input.
+  bool hands_back(UnitId unit) const;
   void issue_receives(int position);
   void issue_sends(int position);
   void keep_until_taken(BufferId buffer, InstructionId send, Lane lane, int taken);

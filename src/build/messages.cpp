@@ -1,5 +1,7 @@
 // What pipeline ranks send each other: outputs forward, their gradients back, and at the end of the step the
 // gradients of flats that several of them hold.
+#include <algorithm>
+
 #include "src/build/builder.h"
 
 namespace tessera {
@@ -24,11 +26,20 @@ void Builder::find_messages() {
     const UnitId boundary = first.end - 1;
     const int chunk = static_cast<int>(behind);
     if (second.rank == pipeline_rank_) expect(Lane::receive_output, Pass::forward, chunk - 1, boundary);
-    if (first.rank == pipeline_rank_ && train())
+    if (first.rank == pipeline_rank_ && train() && hands_back(second.first))
       expect(Lane::receive_gradient, Pass::backward, chunk, boundary);
   }
   std::ranges::stable_sort(incoming_, {},
                            [](const Incoming& message) { return std::tuple(message.made, message.lane); });
+}
+
+// Where all units before are frozen, nobody wants it.
+bool Builder::hands_back(UnitId unit) const {
+  if (!has_activations()) return true;
+  const UnitGraph& declared = graph(unit);
+  return std::ranges::any_of(declared.parts, [&](const PartSpec& part) {
+    return part.pass == Pass::backward && declared.writes_some(part, SharedValue::input_gradient);
+  });
 }
 
 InstructionId Builder::add_message(Instruction message, int peer) {
@@ -85,7 +96,7 @@ void Builder::issue_sends(int position) {
   if (slot.use.pass == Pass::forward && slot.use.unit == chunk.end - 1 && index + 1 < chunks)
     send(Lane::send_output, chunk.end - 1, buffers(chunk.end - 1).output.of(slot.microbatch), index + 1,
          Pass::forward);
-  if (slot.use.pass == Pass::backward && slot.use.unit == chunk.first && index > 0)
+  if (slot.use.pass == Pass::backward && slot.use.unit == chunk.first && index > 0 && hands_back(chunk.first))
     send(Lane::send_gradient, chunk.first - 1, buffers(chunk.first - 1).output_gradient.of(slot.microbatch),
          index - 1, Pass::backward);
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <new>
 #include <optional>
 
 #include "kernels/casts.h"
+#include "kernels/matmul.h"
 #include "src/checkpoint/agree.h"
 #include "src/checkpoint/made_folders.h"
 #include "src/checkpoint/safetensors_files.h"
@@ -17,9 +19,11 @@ namespace tessera {
 namespace {
 
 // "model.safetensors", or a part of several: what an export into a folder writes.
-bool is_exported_name(std::string_view name) {
-  if (name == "model.safetensors") return true;
-  constexpr std::string_view kPart = "model-00000-of-00000.safetensors";  // a 0 stands for any digit
+bool is_exported_name(std::string_view name, std::string_view stem) {
+  if (!name.starts_with(stem)) return false;
+  name.remove_prefix(stem.size());
+  if (name == ".safetensors") return true;
+  constexpr std::string_view kPart = "-00000-of-00000.safetensors";  // a 0 stands for any digit
   return std::ranges::equal(name, kPart, [](char found, char wanted) {
     return wanted == '0' ? found >= '0' && found <= '9' : found == wanted;
   });
@@ -41,7 +45,8 @@ struct OutputFiles {
   std::optional<fs::path> config;
   std::vector<OutputFile> files;
 
-  OutputFiles(const fs::path& path, const WeightMap& map, const SafetensorsExport& options) {
+  OutputFiles(const fs::path& path, const WeightMap& map, const SafetensorsExport& options)
+      : index_name_(options.stem + ".safetensors.index.json"), stem_(options.stem) {
     split(map, options);
     const bool names_file = path.extension() == ".safetensors";
     if (names_file && options.max_file_bytes > 0)
@@ -49,12 +54,12 @@ struct OutputFiles {
                                    options.max_file_bytes, path.string()));
     folder = names_file ? path.parent_path() : path;
     if (folder.empty()) folder = ".";
-    if (files.size() > 1) index = folder / kIndexName;
+    if (files.size() > 1) index = folder / index_name_;
     for (std::size_t i = 0; i < files.size(); ++i) {
       const std::string name = names_file ? path.filename().string()
                                : files.size() == 1
-                                   ? kWholeName
-                                   : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+                                   ? stem_ + ".safetensors"
+                                   : fmt::format("{}-{:05}-of-{:05}.safetensors", stem_, i + 1, files.size());
       files[i].path = folder / name;
       files[i].temporary = folder / ("." + name + ".tmp");
     }
@@ -88,7 +93,8 @@ struct OutputFiles {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const bool replaced = std::ranges::any_of(
           files, [&](const OutputFile& file) { return file.path.filename() == entry.path().filename(); });
-      if (!replaced && is_exported_name(entry.path().filename().string())) found.push_back(entry.path());
+      if (!replaced && is_exported_name(entry.path().filename().string(), stem_))
+        found.push_back(entry.path());
     }
     return found;
   }
@@ -96,7 +102,7 @@ struct OutputFiles {
   // The index first: where it is, it is of the files beside it.
   void publish() const {
     sync_folder(folder);
-    if (whole_folder_) fs::remove(folder / kIndexName);
+    if (whole_folder_) fs::remove(folder / index_name_);
     for (const OutputFile& file : files) rename_file(file.temporary, file.path, kSafetensors);
     for (const fs::path& old : superseded()) fs::remove(old);
     if (config) replace_text(*config, config_text_);
@@ -146,6 +152,7 @@ struct OutputFiles {
     }
   }
 
+  const std::string index_name_, stem_;
   bool whole_folder_ = false;
   std::map<std::string, std::string> others_;
   std::string config_text_;
@@ -161,6 +168,11 @@ struct Cleanup {
     std::error_code ignored;
     for (const OutputFile& file : output->files) fs::remove(file.temporary, ignored);
   }
+};
+
+constexpr std::align_val_t kWorkspaceAlignment{64};
+struct AlignedDelete {
+  void operator()(std::byte* memory) const { ::operator delete[](memory, kWorkspaceAlignment); }
 };
 
 class Exporter {
@@ -188,7 +200,7 @@ class Exporter {
 
   void write_tensor(const StoredTensor& tensor, const TensorEntry& entry) {
     const std::int64_t numel = numel_of(tensor.shape);
-    const std::int64_t columns = tensor.transposed ? tensor.shape[0] : 1;
+    const std::int64_t columns = tensor.transposed ? tensor.shape[0] : tensor.added ? tensor.shape[1] : 1;
     const std::int64_t chunk = rows_of_stage(numel / columns, columns) * columns;
     for (std::int64_t done = 0; done < numel; done += chunk) {
       read(tensor, done, std::min(chunk, numel - done));
@@ -203,12 +215,31 @@ class Exporter {
   }
 
   void read(const StoredTensor& tensor, std::int64_t begin, std::int64_t numel) {
+    read(tensor.parameter, tensor.begin + begin, numel, values_);
+    if (tensor.added) add(*tensor.added, begin, numel, tensor.shape[tensor.transposed ? 0 : 1]);
+  }
+
+  void read(const std::string& name, std::int64_t begin, std::int64_t numel, std::vector<float>& values) {
     const Layout& layout = engine_.layout();
-    const ParameterId parameter = layout.find(tensor.parameter);
+    const ParameterId parameter = layout.find(name);
     const bool trainable = layout.flat(layout.place(parameter).flat).trainable;
-    values_.resize(static_cast<std::size_t>(numel));
-    engine_.read(parameter, trainable ? StateKind::master : StateKind::parameter, tensor.begin + begin,
-                 values_);
+    values.resize(static_cast<std::size_t>(numel));
+    engine_.read(parameter, trainable ? StateKind::master : StateKind::parameter, begin, values);
+  }
+
+  // To values_, which are whole rows of so many columns from element `begin` of the tensor on.
+  void add(const StoredTensor::Product& product, std::int64_t begin, std::int64_t numel,
+           std::int64_t columns) {
+    const std::int64_t rows = numel / columns;
+    read(product.left, (product.left_row + begin / columns) * product.rank, rows * product.rank, left_);
+    read(product.right, product.right_row * columns, product.rank * columns, right_);
+    const kernels::MatmulShape shape = {
+        .m = rows, .n = columns, .k = product.rank, .alpha = static_cast<float>(product.scale), .beta = 1.0f};
+    const std::int64_t bytes = kernels::matmul_workspace_bytes(shape, 1);
+    const std::unique_ptr<std::byte[], AlignedDelete> workspace(
+        static_cast<std::byte*>(::operator new[](static_cast<std::size_t>(bytes), kWorkspaceAlignment)));
+    kernels::matmul({.workspace = {.data = workspace.get(), .bytes = bytes}}, shape, left_.data(),
+                    right_.data(), nullptr, values_.data());
   }
 
   // Rows of the parameter are columns in the file.
@@ -245,7 +276,7 @@ class Exporter {
   Engine& engine_;
   const DType type_;
   std::unique_ptr<FileWriter> writer_;  // on rank 0
-  std::vector<float> values_, transposed_;
+  std::vector<float> values_, transposed_, left_, right_;
   std::vector<std::byte> bytes_;
 };
 

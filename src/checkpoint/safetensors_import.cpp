@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <set>
+#include <utility>
 
 #include "kernels/casts.h"
 #include "src/checkpoint/agree.h"
@@ -58,6 +60,9 @@ class Matcher {
   }
 
   Source source_of(const StoredTensor& tensor) {
+    if (tensor.added)
+      throw UsageError(fmt::format(
+          "tensor '{}' is a sum of a parameter and a product, which only exports have", tensor.name));
     const SafetensorsFiles::Tensor* const found = find(tensor.name);
     if (!found)
       throw UsageError(fmt::format("'{}' has no tensor '{}', which the model's {} needs", files_.source(),
@@ -277,6 +282,24 @@ std::uint64_t identity_of(const Sources& sources) {
   return hash;
 }
 
+// Adds those of one map.
+void add(Sources more, const Layout& layout, Sources& sources) {
+  for (ParameterId id = 0; id < sources.count(); ++id) {
+    if (more[id].empty()) continue;
+    if (!sources[id].empty())
+      throw UsageError(fmt::format("parameter '{}' is in two of the weight maps", layout.parameter(id).name));
+    sources[id] = std::move(more[id]);
+  }
+}
+
+// All but tied parameters are in some file.
+void check_all(const Sources& sources, const Layout& layout) {
+  for (ParameterId id = 0; id < sources.count(); ++id)
+    if (sources[id].empty() && layout.parameter(id).tied_to.empty())
+      throw UsageError(
+          fmt::format("parameter '{}' is in none of the weight maps", layout.parameter(id).name));
+}
+
 std::vector<const SafetensorsFiles::Tensor*> tensors_of(const Sources& sources) {
   std::vector<const SafetensorsFiles::Tensor*> tensors;
   for (const std::vector<Source>& of_parameter : sources)
@@ -288,13 +311,22 @@ std::vector<const SafetensorsFiles::Tensor*> tensors_of(const Sources& sources) 
 
 void import_safetensors(const std::filesystem::path& path, Communicator world, Engine& engine,
                         const WeightMap& map, const SafetensorsImport& options) {
-  std::optional<SafetensorsFiles> files;
-  Sources sources;
+  const WeightSource source{path, map};
+  import_safetensors({&source, 1}, std::move(world), engine, options);
+}
+
+void import_safetensors(std::span<const WeightSource> from, Communicator world, Engine& engine,
+                        const SafetensorsImport& options, const Engine::Fill& others) {
+  std::deque<SafetensorsFiles> files;
+  Sources sources(engine.layout().parameters());
   std::uint64_t identity = 0;
   together(world, "weights", [&] {
-    check_covers(map, engine.layout());
-    files.emplace(path);
-    sources = Matcher(*files, map).match(engine.layout());
+    for (const WeightSource& source : from) {
+      check_covers(source.map, engine.layout());
+      files.emplace_back(source.path);
+      add(Matcher(files.back(), source.map).match(engine.layout()), engine.layout(), sources);
+    }
+    if (!others) check_all(sources, engine.layout());
     identity = identity_of(sources);
   });
   if (!options.allow_nonfinite)
@@ -302,9 +334,12 @@ void import_safetensors(const std::filesystem::path& path, Communicator world, E
       check_finite(tensors_of(sources), engine.rank(), engine.world(), options.name_of_allow_nonfinite);
     });
   Filler filler(engine, sources);
-  engine.initialize([&](ParameterId parameter, std::int64_t begin,
-                        std::span<float> values) { filler.fill(parameter, begin, values); },
-                    identity);
+  engine.initialize(
+      [&](ParameterId parameter, std::int64_t begin, std::span<float> values) {
+        if (sources[parameter].empty() && others) return others(parameter, begin, values);
+        filler.fill(parameter, begin, values);
+      },
+      identity);
 }
 
 }  // namespace tessera

@@ -19,6 +19,16 @@ void check_tensor(const StoredTensor& tensor, const Layout& layout) {
   if (tensor.transposed && tensor.shape.size() != 2)
     throw UsageError(fmt::format("tensor '{}' of shape {} cannot be transposed; that needs two dims",
                                  tensor.name, to_string(tensor.shape)));
+  if (!tensor.added) return;
+  const StoredTensor::Product& product = *tensor.added;
+  const Shape &left = layout.parameter(layout.find(product.left)).shape,
+              &right = layout.parameter(layout.find(product.right)).shape;
+  const Shape of = tensor.transposed ? Shape{tensor.shape[1], tensor.shape[0]} : tensor.shape;
+  if (of.size() != 2 || left.size() != 2 || right.size() != 2 || left[1] != product.rank ||
+      right[1] != of[1] || product.left_row < 0 || product.left_row + of[0] > left[0] ||
+      product.right_row < 0 || product.right_row + product.rank > right[0])
+    throw UsageError(fmt::format("tensor '{}' of shape {}: the product of '{}' and '{}' is of another shape",
+                                 tensor.name, to_string(tensor.shape), product.left, product.right));
 }
 
 }  // namespace
@@ -36,6 +46,7 @@ void check_covers(const WeightMap& map, const Layout& layout) {
     if (!layout.parameter(id).tied_to.empty()) continue;
     std::int64_t covered = 0;
     auto& parts = of_parameter[id];
+    if (parts.empty() && !map.whole) continue;
     std::ranges::sort(parts, {}, &StoredTensor::begin);
     for (const StoredTensor* part : parts) {
       if (part->begin != covered) break;

@@ -15,7 +15,7 @@ inline constexpr std::int64_t kStageNumel = std::int64_t{1} << 22;
 std::int64_t begin_of_padding(const WeightMap& map, const std::string& parameter);
 
 // Throws UsageError unless each element of each parameter that is not tied to another is in exactly one
-// tensor, or is padding.
+// tensor, or is padding. Of a map that is not whole, parameters may be left out.
 void check_covers(const WeightMap& map, const Layout& layout);
 
 // How many rows of `columns` elements are staged at a time: at least 1, at most `rows`.

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/error.h"
@@ -35,6 +36,15 @@ struct ModelConfig {
   std::string tied = "preset";
   std::string weights = {};
   bool allow_nonfinite_weights = false;
+  std::string adapter = {};
+  std::vector<std::string> frozen = {};
+};
+
+struct LoraConfig {
+  std::int64_t rank = 0;
+  double alpha = 0.0;
+  std::vector<std::string> targets = {};
+  bool merge = false;
 };
 
 struct DataConfig {
@@ -99,6 +109,7 @@ struct OptimizerConfig {
   // `kind` or, if these have no such field, of the first options that have it.
   std::vector<OptimizerOptions> options = optimizer_defaults();
   double clip = 1.0;
+  std::vector<std::pair<std::string, double>> rates = {};  // pattern, factor
 
   OptimizerOptions& chosen();
   const OptimizerOptions& chosen() const;
@@ -157,6 +168,7 @@ class Origins {
 
 struct Config {
   ModelConfig model;
+  LoraConfig lora;
   DataConfig data;
   MeshConfig mesh;
   StrategyConfig strategy;
@@ -213,12 +225,15 @@ bool evaluates(const Config& config);
 // How a step's microbatches are dealt to the mesh's data ranks.
 Rounds rounds_of(const Config& config);
 
+// Whether a run trains adapters, and exports these alone.
+bool exports_adapter(const Config& config);
+
 // Whether an export's path names one file; otherwise it names a folder.
 bool is_one_file(const std::string& path);
 
-// Throws UsageError if weights go into several files but `path` names one file. Messages call the path
-// `name`.
-void check_export(const char* name, const std::string& path, std::int64_t file_bytes);
+// Throws UsageError if weights go into several files, or are adapters, but `path` names one file. Messages
+// call the path `name`.
+void check_export(const char* name, const std::string& path, const Config& config);
 
 // Checks combinations of values, as far as that is possible without opening a file. Throws UsageError naming
 // the keys.

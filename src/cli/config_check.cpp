@@ -97,6 +97,9 @@ std::vector<Conditional> conditional_keys(const Config& c) {
       {c.model.family != "llama" || scales_rope(c.model),
        "model.rope_scaling is 1: no wave is made longer",
        {"model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}},
+      {c.lora.rank > 0,
+       "lora.rank is 0: there are no adapters",
+       {"lora.alpha", "lora.targets", "lora.merge"}},
       {c.data.validation.empty() || c.data.validation_fraction == 0.0,
        "data.validation is set: nothing of data.train is kept for evaluation",
        {"data.validation_fraction"}},
@@ -358,7 +361,7 @@ void check_run(const Config& config) {
                                   {"run.tensorboard", run.tensorboard},
                                   {"run.trace", run.trace}})
     require(path.empty() || why_no_output(path).empty(), fmt::format("{}: {}", key, why_no_output(path)));
-  check_export("run.export", run.export_path, run.export_file_bytes);
+  check_export("run.export", run.export_path, config);
   require(!evaluates(config) || !config.data.validation.empty() || config.data.validation_fraction > 0.0,
           fmt::format(
               "{} needs data.validation or a data.validation_fraction above 0",
@@ -367,7 +370,19 @@ void check_run(const Config& config) {
 
 }  // namespace
 
-void check_export(const char* name, const std::string& path, std::int64_t file_bytes) {
+void check_export(const char* name, const std::string& path, const Config& config) {
+  if (path.empty()) return;
+  const std::int64_t file_bytes = config.run.export_file_bytes;
+  const bool adapter = exports_adapter(config);
+  require(!adapter || !is_one_file(path),
+          fmt::format("{} is one file, '{}', and lora.rank is {}: an adapter is a folder with its "
+                      "adapter_config.json; name a folder, or set lora.merge = true for the whole model",
+                      name, path, config.lora.rank));
+  require(!adapter || file_bytes == 0,
+          fmt::format(
+              "run.export_file_bytes is {} and lora.rank is {}: an adapter is one file; leave it at 0, or "
+              "set lora.merge = true for the whole model",
+              file_bytes, config.lora.rank));
   require(file_bytes == 0 || !is_one_file(path),
           fmt::format("run.export_file_bytes is {}, which makes several files, and {} is one, '{}'; name a "
                       "folder, or --set run.export_file_bytes=0",

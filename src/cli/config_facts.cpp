@@ -21,6 +21,8 @@ Rounds rounds_of(const Config& config) {
   return Rounds::of(config.run.microbatches_per_step, mesh_of(config.mesh), blocks);
 }
 
+bool exports_adapter(const Config& config) { return config.lora.rank > 0 && !config.lora.merge; }
+
 bool is_one_file(const std::string& path) { return path.ends_with(".safetensors"); }
 
 }  // namespace tessera::cli

@@ -47,6 +47,10 @@ Key boolean(std::string name, bool* target, std::string meaning) {
   return {.name = std::move(name), .kind = KeyKind::boolean, .target = target, .meaning = std::move(meaning)};
 }
 
+Key texts(std::string name, std::vector<std::string>* target, std::string meaning) {
+  return {.name = std::move(name), .kind = KeyKind::texts, .target = target, .meaning = std::move(meaning)};
+}
+
 struct Range {
   double min = 0.0;
   double max = std::numeric_limits<double>::max();
@@ -162,6 +166,37 @@ void add_model(Keys& keys, ModelConfig& c) {
       boolean("model.allow_nonfinite_weights", &c.allow_nonfinite_weights,
               "Whether model.weights may have infinities and NaNs. If not, the first one is refused "
               "by its tensor and index."));
+  keys.push_back(
+      text("model.adapter", &c.adapter,
+           "A folder of an adapter to start from, as PEFT writes it, for model.weights. Its "
+           "adapter_config.json gives the keys of [lora] that are not written, and must agree with those "
+           "that are (docs/tool.md). Empty: adapters begin as [lora] says. A run that is resumed takes its "
+           "checkpoint's instead."));
+  keys.push_back(texts(
+      "model.frozen", &c.frozen,
+      "Patterns over names of parameters, such as [\"embed.*\", \"block.0.*\"]: what they match is not "
+      "trained, and has no gradient and no optimizer state. * stands for any characters. A pattern that "
+      "matches nothing is refused. With lora.rank above 0 all but the adapters are frozen anyway."));
+}
+
+void add_lora(Keys& keys, LoraConfig& c) {
+  keys.push_back(integer("lora.rank", &c.rank, 0,
+                         "Rank of the adapters, PEFT's `r`. 0: there are none, and all is trained that "
+                         "model.frozen does not name.",
+                         kMostBlocks));
+  keys.push_back(
+      number("lora.alpha", &c.alpha, {.min = 0.0, .max = 1e9},
+             "What an adapter adds is multiplied by lora.alpha / lora.rank, PEFT's `lora_alpha`. 0: as "
+             "lora.rank, so that it is 1."));
+  keys.push_back(
+      texts("lora.targets", &c.targets,
+            "The linear layers that have adapters, PEFT's `target_modules`: of llama q_proj, k_proj, v_proj, "
+            "o_proj, gate_proj, up_proj and down_proj; of gpt2 c_attn, attn.c_proj, c_fc and mlp.c_proj; "
+            "all-linear for all of these. Empty: as PEFT, q_proj and v_proj, or c_attn."));
+  keys.push_back(
+      boolean("lora.merge", &c.merge,
+              "Whether run.export writes the whole model with its adapters added to the weights, in "
+              "fp32, which needs no PEFT. If not, it writes the adapters alone, as PEFT does."));
 }
 
 void add_data(Keys& keys, DataConfig& c) {
@@ -424,6 +459,14 @@ void add_optimizer(Keys& keys, OptimizerConfig& c) {
   keys.push_back(number("optimizer.clip", &c.clip, {},
                         "The largest global gradient norm; a larger gradient is scaled down to it. 0 does "
                         "not clip."));
+  keys.push_back({.name = "optimizer.rates",
+                  .kind = KeyKind::factors,
+                  .target = &c.rates,
+                  .meaning =
+                      "Factors on the learning rate by patterns over names of parameters, such as "
+                      "{ \"embed.*\" = 0.1, \"head.*\" = 0.5 }. * stands for any characters. A parameter "
+                      "that two patterns match is refused, and so is a pattern that matches nothing that is "
+                      "trained."});
 }
 
 void add_schedule(Keys& keys, ScheduleConfig& c) {
@@ -622,6 +665,7 @@ std::string smallest_preset(const std::string& family) { return family + "-tiny"
 std::vector<Key> keys_of(Config& config) {
   Keys keys;
   add_model(keys, config.model);
+  add_lora(keys, config.lora);
   add_data(keys, config.data);
   add_mesh(keys, config.mesh);
   add_strategy(keys, config.strategy);

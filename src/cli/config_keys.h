@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,12 +26,22 @@ constexpr std::int64_t most_microbatches(std::int64_t layers) {
   return std::min(kMostPlanned, kMostPlannedBlocks / layers);
 }
 
-enum class KeyKind : std::uint8_t { text, integer, number, boolean, bytes };
+enum class KeyKind : std::uint8_t {
+  text,
+  integer,
+  number,
+  boolean,
+  bytes,
+  texts,   // a list of texts; one text is a list of those between its commas
+  factors  // numbers by text, a table; "a=0.1,b=0.5" is one, too
+};
 
 struct Key {
   std::string name;  // "section.key"
   KeyKind kind = KeyKind::text;
-  std::variant<std::string*, std::int64_t*, double*, bool*> target;
+  std::variant<std::string*, std::int64_t*, double*, bool*, std::vector<std::string>*,
+               std::vector<std::pair<std::string, double>>*>
+      target;
   std::string meaning;  // with the unit; one sentence or two
   std::vector<std::string> words =
       {};  // text: the only allowed values. integer, number: "auto", if that is allowed

@@ -6,6 +6,7 @@
 
 #include "src/cli/config.h"
 #include "src/cli/files.h"
+#include "src/cli/stored_adapter.h"
 #include "src/cli/stored_model.h"
 
 namespace tessera::cli {
@@ -18,7 +19,9 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
         fmt::format("cannot read the configuration '{}': {}", path.string(), std::strerror(errno)));
   return parse_config(*text, path.filename().string(), settings, ranks, [&](Config& config) {
     const bool resumes = run_folder.empty() && config.run.resume != "false";
-    complete_model(config, resumes ? std::filesystem::path(config.run.checkpoint) : run_folder);
+    const std::filesystem::path kept = resumes ? std::filesystem::path(config.run.checkpoint) : run_folder;
+    complete_model(config, kept);
+    complete_adapter(config, kept);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -94,6 +95,65 @@ void set_bytes(const Key& key, const Written& written) {
   *std::get<std::int64_t*>(key.target) = bytes;
 }
 
+std::vector<std::string> between_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.size(), text.find(',', begin));
+    std::string part = text.substr(begin, end - begin);
+    while (part.starts_with(' ')) part.erase(0, 1);
+    while (part.ends_with(' ')) part.pop_back();
+    if (!text.empty()) parts.push_back(std::move(part));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void set_texts(const Key& key, const Written& written) {
+  std::vector<std::string> values;
+  if (const auto text = written.value.value_exact<std::string>()) {
+    values = between_commas(*text);
+  } else if (const toml::array* const list = written.value.as_array()) {
+    for (const toml::node& node : *list) {
+      const auto value = node.value_exact<std::string>();
+      if (!value) refuse(key, written);
+      values.push_back(*value);
+    }
+  } else {
+    refuse(key, written);
+  }
+  if (std::ranges::any_of(values, &std::string::empty)) refuse(key, written);
+  *std::get<std::vector<std::string>*>(key.target) = std::move(values);
+}
+
+void set_factors(const Key& key, const Written& written) {
+  std::vector<std::pair<std::string, double>> values;
+  const auto add = [&](std::string name, const toml::node& value) {
+    auto factor = value.value_exact<double>();
+    if (const auto whole = value.value_exact<std::int64_t>()) factor = static_cast<double>(*whole);
+    if (name.empty() || !factor || !std::isfinite(*factor) || *factor <= 0.0) refuse(key, written);
+    values.emplace_back(std::move(name), *factor);
+  };
+  if (const auto text = written.value.value_exact<std::string>()) {
+    for (const std::string& part : between_commas(*text)) {
+      const std::size_t equals = std::min(part.size(), part.rfind('='));
+      double factor = 0;
+      const char* const end = part.data() + part.size();
+      const char* const begin = std::min(part.data() + equals + 1, end);
+      if (const auto [at, error] = std::from_chars(begin, end, factor); error != std::errc() || at != end)
+        refuse(key, written);
+      add(part.substr(0, equals), toml::value<double>(factor));
+    }
+  } else if (const toml::table* const table = written.value.as_table()) {
+    for (const auto& [name, value] : *table) add(std::string(name.str()), value);
+  } else {
+    refuse(key, written);
+  }
+  std::ranges::sort(values);  // as a table has them
+  if (std::ranges::adjacent_find(values, {}, &std::pair<std::string, double>::first) != values.end())
+    refuse(key, written);
+  *std::get<std::vector<std::pair<std::string, double>>*>(key.target) = std::move(values);
+}
+
 void set_value(const Key& key, const Written& written) {
   switch (key.kind) {
     case KeyKind::text:
@@ -104,6 +164,10 @@ void set_value(const Key& key, const Written& written) {
       return set_number(key, written);
     case KeyKind::bytes:
       return set_bytes(key, written);
+    case KeyKind::texts:
+      return set_texts(key, written);
+    case KeyKind::factors:
+      return set_factors(key, written);
     case KeyKind::boolean:
       if (!written.value.is_boolean()) refuse(key, written);
       *std::get<bool*>(key.target) = *written.value.value_exact<bool>();

@@ -89,6 +89,10 @@ std::string allowed(const Key& key) {
     case KeyKind::bytes:
       return fmt::format("bytes: an integer{}, or text such as \"512 MiB\" or \"4 GB\", in {}",
                          range_text(key), listed_units());
+    case KeyKind::texts:
+      return "a list of texts, such as [\"a\", \"b\"], or \"a,b\"";
+    case KeyKind::factors:
+      return "numbers above 0 by texts, such as { \"a\" = 0.1 }, or \"a=0.1,b=0.5\"";
   }
   return "";
 }
@@ -100,6 +104,17 @@ std::string value_text(const Key& key) {
   if (const auto* const* value = std::get_if<double*>(&key.target)) {
     if (key.takes_auto() && **value == kAuto) return "\"auto\"";
     return number_text(**value);
+  }
+  if (const auto* const* list = std::get_if<std::vector<std::string>*>(&key.target)) {
+    std::string text;
+    for (const std::string& value : **list) text += (text.empty() ? "" : ", ") + quoted(value);
+    return "[" + text + "]";
+  }
+  if (const auto* const* list = std::get_if<std::vector<std::pair<std::string, double>>*>(&key.target)) {
+    std::string text;
+    for (const auto& [name, factor] : **list)
+      text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", quoted(name), number_text(factor));
+    return text.empty() ? "{}" : "{ " + text + " }";
   }
   const std::string& value = *std::get<std::string*>(key.target);
   return key.boolean_words && (value == "true" || value == "false") ? value : quoted(value);
@@ -191,6 +206,7 @@ This page is printed by `tessera config`; a test compares the two.
 std::string section_title(const std::string& section) {
   for (const auto& [name, title] :
        {std::pair<const char*, const char*>{"model", "What is trained."},
+        {"lora", "Adapters of low rank, which are trained in place of the weights (docs/tool.md)."},
         {"data",
          "What it is trained on. A token file has a header of 256 32-bit integers: magic, version and the "
          "count of "

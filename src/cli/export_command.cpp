@@ -26,8 +26,8 @@ void export_rank(Communicator world, const Setup& setup, const std::string& chec
   Trainer trainer(std::move(world), setup.model, setup.options);
   const RunState state = load_checkpoint(checkpoint, disk, trainer.engine());
   if (const auto stored = stored_config(state.configuration)) check_same_model(*stored, setup, checkpoint);
-  const auto files = export_safetensors(output, disk, trainer.engine(), hugging_face_weights(*setup.model),
-                                        export_options(setup, others));
+  const ExportPlan plan = export_plan(setup, others);
+  const auto files = export_safetensors(output, disk, trainer.engine(), plan.map, plan.options);
   if (!first) return;
   fmt::print("step {} of {}\n", state.step, checkpoint);
   for (const std::filesystem::path& file : files)
@@ -41,14 +41,15 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   const Setup setup =
       make_setup(load_config(arguments.config, arguments.settings, arguments.ranks, checkpoint));
   const NamedFile named = {"the output", output};
-  check_export("the output", output, setup.config.run.export_file_bytes);
+  check_export("the output", output, setup.config);
   check_outside({named}, checkpoint);
-  check_export_place("the output", output, setup.config.model.weights);
+  check_export_place("the output", output, setup.config.model);
   Config reads = setup.config;  // of what its run writes, nothing is written here
   reads.run.metrics = reads.run.tensorboard = reads.run.trace = reads.run.export_path = "";
   check_apart(reads, arguments.config, {named});
   const std::chrono::milliseconds deadline = setup.options.engine.waits.deadline;
-  const KeptFiles others = files_to_hand_on(checkpoint, setup.config.model.weights);
+  const KeptFiles others =
+      files_to_hand_on(checkpoint, setup.config.model.weights, setup.config.model.adapter);
   const auto rank = [&](Communicator world) {
     export_rank(std::move(world), setup, checkpoint, output, others);
   };

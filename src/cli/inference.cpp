@@ -38,7 +38,7 @@ void load(const Inference& inference, const Communicator& world, Trainer& traine
       std::max<std::chrono::milliseconds>(kDiskDeadline, inference.setup.options.engine.waits.deadline));
   const bool first = world.rank() == 0;
   if (inference.checkpoint.empty()) {
-    import_weights(inference.setup, disk, trainer.engine(), inference.named);
+    import_weights(inference.setup, disk, trainer, inference.named);
     if (first) fmt::print(notes, "weights   from {}\n", inference.weights.string());
     return;
   }

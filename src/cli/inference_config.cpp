@@ -19,6 +19,7 @@ namespace {
 
 // Keys, or with a point at the end sections, that count where nothing is trained.
 constexpr std::array kCounting = {"model.",
+                                  "lora.",
                                   "mesh.",
                                   "pipeline.",
                                   "strategy.stage",

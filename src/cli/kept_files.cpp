@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "hugging_face";
 constexpr const char* kConfig = "config.json";
+constexpr const char* kAdapter = "adapter_config.json";
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30;
 
 constexpr std::array kNames = {kConfig,
@@ -92,21 +93,37 @@ KeptFiles read_kept_files(const fs::path& weights) {
 std::optional<KeptFiles> kept_files(const fs::path& folder) {
   const std::optional<fs::path> kept = kept_folder(folder);
   if (!kept) return std::nullopt;
-  return read_files(*kept, "run.checkpoint");
+  KeptFiles files = read_files(*kept, "run.checkpoint");
+  if (std::optional<std::string> text = read_text(*kept / kAdapter)) files[kAdapter] = *std::move(text);
+  return files;
 }
 
-KeptFiles files_to_hand_on(const fs::path& folder, const fs::path& weights) {
+KeptFiles files_to_hand_on(const fs::path& folder, const fs::path& weights, const fs::path& adapter) {
   if (!folder.empty())
     if (std::optional<KeptFiles> files = kept_files(folder)) return *std::move(files);
-  return weights.empty() ? KeptFiles() : read_kept_files(weights);
+  KeptFiles files = weights.empty() ? KeptFiles() : read_kept_files(weights);
+  if (adapter.empty()) return files;
+  const std::optional<std::string> text = read_text(adapter / kAdapter);
+  if (!text)
+    throw EnvironmentError(fmt::format("model.adapter: cannot read '{}': {}", (adapter / kAdapter).string(),
+                                       std::strerror(errno)));
+  files[kAdapter] = *text;
+  return files;
 }
 
-std::optional<fs::path> kept_config_file(const fs::path& folder) {
+namespace {
+
+std::optional<fs::path> kept_file(const fs::path& folder, const char* name) {
   const std::optional<fs::path> kept = kept_folder(folder);
   std::error_code error;
-  if (!kept || !fs::exists(*kept / kConfig, error)) return std::nullopt;
-  return *kept / kConfig;
+  if (!kept || !fs::exists(*kept / name, error)) return std::nullopt;
+  return *kept / name;
 }
+
+}  // namespace
+
+std::optional<fs::path> kept_config_file(const fs::path& folder) { return kept_file(folder, kConfig); }
+std::optional<fs::path> kept_adapter_file(const fs::path& folder) { return kept_file(folder, kAdapter); }
 
 void keep_files(const fs::path& folder, const KeptFiles& files) try {
   const fs::path whole = folder / kFolder, temporary = folder / (std::string(".") + kFolder + ".tmp");

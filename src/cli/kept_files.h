@@ -20,12 +20,15 @@ KeptFiles read_kept_files(const std::filesystem::path& weights);
 // if it keeps none. Throws EnvironmentError if one cannot be read.
 std::optional<KeptFiles> kept_files(const std::filesystem::path& folder);
 
-// What an export of a run gets: the files that it keeps in `folder`, else those of `weights`; empty if there
-// are none. Both paths may be empty.
-KeptFiles files_to_hand_on(const std::filesystem::path& folder, const std::filesystem::path& weights);
+// What an export of a run gets: the files that it keeps in `folder`, else those of `weights` and the
+// adapter_config.json of `adapter`; empty if there are none. All paths may be empty.
+KeptFiles files_to_hand_on(const std::filesystem::path& folder, const std::filesystem::path& weights,
+                           const std::filesystem::path& adapter);
 
-// The config.json among them, if there is one.
+// The config.json among them, if there is one; the adapter_config.json of the adapter that the run began
+// with.
 std::optional<std::filesystem::path> kept_config_file(const std::filesystem::path& folder);
+std::optional<std::filesystem::path> kept_adapter_file(const std::filesystem::path& folder);
 
 // Keeps the files in the folder of a run's checkpoints, in place of those of another start: all of them, or
 // after a kill none. Throws EnvironmentError naming run.checkpoint.

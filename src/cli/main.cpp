@@ -180,6 +180,7 @@ struct CommandLine {
   GenerateArguments generate;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
+  bool merge = false;  // adapters into the weights
   int status = 0;
 };
 
@@ -318,8 +319,12 @@ void add_checkpoint(CLI::App& app, CommandLine& line) {
   add_checkpoint_argument(*exporting, line);
   add_output(*exporting, "output", line.output, "a .safetensors file, or a folder: then with config.json")
       ->required();
-  exporting->callback(
-      [&line] { line.status = export_command(line.arguments, line.checkpoint, line.output); });
+  exporting->add_flag("--merge", line.merge,
+                      "add adapters to the weights; the same as --set lora.merge=true");
+  exporting->callback([&line] {
+    if (line.merge) line.arguments.settings.emplace_back("lora.merge=true");
+    line.status = export_command(line.arguments, line.checkpoint, line.output);
+  });
 }
 
 void add_config(CLI::App& app, CommandLine& line) {

@@ -27,7 +27,8 @@ bool names(const std::string& message, const std::string& name) {
 // The keys for which a model's preset has a value.
 bool has_preset_value(const Key& key) {
   return key.section() == "model" && key.name != "model.logits_memory" && key.name != "model.dropout" &&
-         key.name != "model.attention_dropout" && key.name != "model.weights" && stands_for_preset(key);
+         key.name != "model.attention_dropout" && key.name != "model.weights" &&
+         key.name != "model.adapter" && key.name != "model.frozen" && stands_for_preset(key);
 }
 
 std::string source_of(const Key& key, const Config& config) {

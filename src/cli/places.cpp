@@ -69,6 +69,9 @@ void add_data(std::vector<NamedFile>& files, const char* key, const std::string&
 
 std::vector<NamedFile> inputs_of(const Config& config, const std::string& path) {
   std::vector<NamedFile> inputs = weight_files(config.model.weights);
+  for (const char* name : {"", "adapter_config.json", "adapter_model.safetensors"})
+    if (const std::string& folder = config.model.adapter; !folder.empty())
+      inputs.push_back({"model.adapter", (fs::path(folder) / name).string()});
   inputs.push_back({"the configuration", path});
   add_data(inputs, "data.train", config.data.train);
   add_data(inputs, "data.validation", config.data.validation);
@@ -108,10 +111,13 @@ void check_outside(const std::vector<NamedFile>& outputs, const std::string& che
   }
 }
 
-void check_export_place(const char* key, const std::string& to, const std::string& weights) {
+void check_export_place(const char* key, const std::string& to, const ModelConfig& model) {
+  const std::string& weights = model.weights;
   // Each is a file, or a folder of files with the names that all such folders have.
   if (same(to, weights) || same(folder_of(to), weights) || same(to, folder_of(weights)))
     refuse({key, to}, fmt::format("where model.weights, '{}', are read", weights));
+  if (same(to, model.adapter))
+    refuse({key, to}, fmt::format("where model.adapter, '{}', is read", model.adapter));
   std::error_code none;
   if (is_one_file(to) && fs::is_directory(to, none))
     throw RefusedOutput(fmt::format(

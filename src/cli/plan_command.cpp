@@ -177,6 +177,7 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
 
   nlohmann::json result = memory_json(plans);
   result["parameter_numel"] = setup.model->parameter_numel();
+  result["trained_numel"] = setup.model->trained_numel();
   result["ranks"] = setup.world();
   result["mesh"] = mesh_json(setup, plans.of_ranks);
   result["stage"] = setup.config.strategy.stage;

@@ -52,8 +52,9 @@ bool chooses_by_budgets(const Config& config) {
 Config shared_part(Config config) {
   const RunConfig none;
   RunConfig& run = config.run;
-  for (std::string* path : {&config.data.train, &config.data.validation, &config.model.weights,
-                            &config.offload.directory, &run.checkpoint, &run.export_path})
+  for (std::string* path :
+       {&config.data.train, &config.data.validation, &config.model.weights, &config.model.adapter,
+        &config.offload.directory, &run.checkpoint, &run.export_path})
     if (!path->empty()) *path = "given";
   run.metrics = run.tensorboard = run.trace = "";
   run.trace_steps = none.trace_steps;

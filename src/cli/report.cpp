@@ -31,11 +31,17 @@ bool may_become_result(const std::string& path) {
 
 }  // namespace
 
+std::string parameters_text(const Model& model) {
+  const std::int64_t all = model.parameter_numel(), trained = model.trained_numel();
+  const std::string rest = trained == all ? "" : fmt::format(", of which {} are trained", count(trained));
+  return fmt::format("{} parameters{}", count(all), rest);
+}
+
 void print_model(const Setup& setup) {
   const auto print_dimensions = [&](const auto& model) {
-    fmt::print("model     {} parameters, {} layers, {} channels, {} heads, vocabulary {}, {}\n",
-               count(setup.model->parameter_numel()), model.layers, model.channels, model.heads,
-               model.vocabulary, setup.config.precision.parameters);
+    fmt::print("model     {}, {} layers, {} channels, {} heads, vocabulary {}, {}\n",
+               parameters_text(*setup.model), model.layers, model.channels, model.heads, model.vocabulary,
+               setup.config.precision.parameters);
   };
   std::visit(print_dimensions, setup.dimensions);
   fmt::print("ranks     {} ({}), stage {}\n", setup.world(), to_string(setup.options.engine.mesh),

@@ -15,6 +15,9 @@ namespace tessera::cli {
 // Prints what the user should know of values that were filled in, one line each.
 void print_notes(const Config& config, std::FILE* to = stdout);
 
+// "1,235,814,400 parameters", and how many of these are trained where not all are.
+std::string parameters_text(const Model& model);
+
 // Prints model, ranks and step, one line each, to stdout.
 void print_model(const Setup& setup);
 

@@ -44,7 +44,7 @@ std::string changes_of(const std::filesystem::path& checkpoint, const Setup& set
   std::vector<std::string> changes =
       stored ? changes_since(*stored, setup.config) : std::vector<std::string>();
   std::erase_if(changes, [](const std::string& change) {  // of the rest it fits any
-    return std::ranges::none_of(std::array{"model.", "precision.", "optimizer."},
+    return std::ranges::none_of(std::array{"model.", "lora.", "precision.", "optimizer."},
                                 [&](const char* table) { return change.starts_with(table); });
   });
   if (changes.empty()) return "";

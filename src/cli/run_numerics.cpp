@@ -45,12 +45,18 @@ bool is_of_the_start(const NumericFact& fact, const Setup& setup) {
 }  // namespace
 
 Numerics with_run(Numerics of_engine, const Setup& setup, const Data* data) {
-  const std::string& weights = setup.config.model.weights;
+  const std::string &weights = setup.config.model.weights, &adapter = setup.config.model.adapter;
+  const bool draws_adapters = setup.config.lora.rank > 0 && adapter.empty();
   std::vector<NumericFact>& run = of_engine.run;
-  if (!weights.empty() && !draws(setup))
+  if (!weights.empty() && !draws(setup) && !draws_adapters)
     std::erase_if(run, [](const NumericFact& fact) { return fact.what == Model::kSeed; });
   run.push_back({std::string(kWeights),
-                 weights.empty() ? "drawn from the seed" : fmt::format("those of '{}'", weights)});
+                 weights.empty()
+                     ? "drawn from the seed"
+                     : fmt::format("those of '{}'{}", weights,
+                                   !adapter.empty() ? fmt::format(", and of the adapter '{}'", adapter)
+                                   : draws_adapters ? ", adapters drawn from the seed"
+                                                    : "")});
   run.push_back({"the learning rate", schedule_words(setup.schedule)});
   run.push_back({"what is read", samples_words(setup, data)});
   return of_engine;

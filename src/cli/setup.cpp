@@ -11,7 +11,9 @@
 #include "src/cli/config_keys.h"
 #include "src/cli/setup_check.h"
 #include "src/cli/setup_choices.h"
+#include "src/cli/stored_adapter.h"
 #include "tessera/budget.h"
+#include "tessera/fine_tuning.h"
 #include "tessera/hugging_face.h"
 
 namespace tessera::cli {
@@ -62,6 +64,7 @@ Optimizer optimizer_of(const Config& config, const Model& model) {
   for (const std::string& name : model.groups) {
     ParameterGroup group{.name = name};
     if (name == "no_decay") group.weight_decay = 0.0;
+    group.learning_rate_factor = model.rate_factors[optimizer.groups.size()];
     optimizer.groups.push_back(std::move(group));
   }
   return optimizer;
@@ -203,21 +206,32 @@ void open_and_fit(Setup& setup) {
   fit_evaluation(setup, *setup.data->validation);
 }
 
+Lora lora_of(const LoraConfig& config) {
+  return {.rank = config.rank, .alpha = config.alpha, .targets = config.targets};
+}
+
+Model model_of(const Config& config, const Dimensions& dimensions) {
+  const DType type = parse_dtype(config.precision.parameters);
+  Model model = std::visit(
+      [&](auto of) {
+        of.sequence_parallel = config.strategy.sequence_parallel;
+        of.lora = lora_of(config.lora);
+        return make_model(of, type);
+      },
+      dimensions);
+  model = with_frozen(std::move(model), config.model.frozen, "model.frozen");
+  std::vector<LearningRateFactor> factors;
+  for (const auto& [pattern, factor] : config.optimizer.rates) factors.push_back({pattern, factor});
+  model = with_rate_factors(std::move(model), factors, "optimizer.rates");
+  return with_tensor_blocks(std::move(model), static_cast<int>(config.numerics.tensor_blocks));
+}
+
 Setup setup_of(const Config& config, bool trains) {
   Setup setup;
   setup.config = config;
   setup.dimensions = dimensions_of(config.model);
   check_batch(setup);
-  const DType type = parse_dtype(config.precision.parameters);
-  setup.model =
-      std::make_shared<const Model>(with_tensor_blocks(std::visit(
-                                                           [&](auto dimensions) {
-                                                             dimensions.sequence_parallel =
-                                                                 config.strategy.sequence_parallel;
-                                                             return make_model(dimensions, type);
-                                                           },
-                                                           setup.dimensions),
-                                                       static_cast<int>(config.numerics.tensor_blocks)));
+  setup.model = std::make_shared<const Model>(model_of(config, setup.dimensions));
   check_parameters(setup);
   setup.options = trainer_options(config, *setup.model);
   setup.options.trains = trains;
@@ -255,17 +269,26 @@ bool Setup::copies() const {
                              [](const ActivationChoice& choice) { return choice.kept != Space::device; });
 }
 
-SafetensorsExport export_options(const Setup& setup, const KeptFiles& files) {
+ExportPlan export_plan(const Setup& setup, const KeptFiles& files) {
   const RunConfig& run = setup.config.run;
   const DType type = parse_dtype(run.export_type);
+  ExportPlan plan{.map = {}, .options = {.dtype = type, .max_file_bytes = run.export_file_bytes}};
+  if (exports_adapter(setup.config)) {
+    plan.map = hugging_face_adapter(*setup.model);
+    plan.options.stem = "adapter_model";
+    plan.options.files = {
+        {kAdapterConfig, hugging_face_adapter_config(*setup.model, setup.config.model.weights)}};
+    return plan;
+  }
+  const bool merges = setup.config.lora.rank > 0;
+  plan.map = merges ? hugging_face_merged_weights(*setup.model) : hugging_face_weights(*setup.model);
   const std::string config =
       std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions);
-  SafetensorsExport options{.dtype = type,
-                            .max_file_bytes = run.export_file_bytes,
-                            .config = with_token_ids(config, files),
-                            .files = files};
-  options.files.erase("config.json");
-  return options;
+  plan.options.config = with_token_ids(config, files);
+  plan.options.files = files;
+  plan.options.files.erase("config.json");
+  plan.options.files.erase(kAdapterConfig);
+  return plan;
 }
 
 std::optional<Config> stored_config(const std::string& configuration) {
@@ -287,15 +310,26 @@ void check_same_model(const Config& stored, const Setup& setup, const std::strin
         },
         dimensions);
   };
-  if (function_of(dimensions_of(stored.model)) == function_of(setup.dimensions)) return;
+  const auto adapters_of = [](const Config& config) {
+    return std::visit(
+        [&](auto of) {
+          of.layers = 1;
+          of.lora = lora_of(config.lora);
+          return make_model(of, DType::fp32).lora;
+        },
+        dimensions_of(config.model));
+  };
+  if (function_of(dimensions_of(stored.model)) == function_of(setup.dimensions) &&
+      adapters_of(stored) == adapters_of(setup.config))
+    return;
   std::vector<std::string> changes;
   for (const std::string& change : differences(stored, setup.config))
-    if (change.starts_with("model.")) changes.push_back(change);
-  throw UsageError(with_origins(
-      fmt::format(
-          "the checkpoint in '{}' is of a model that computes something else ({}); keep the keys of [model]",
-          checkpoint, fmt::join(changes, ", ")),
-      setup.config));
+    if (change.starts_with("model.") || change.starts_with("lora.")) changes.push_back(change);
+  throw UsageError(with_origins(fmt::format("the checkpoint in '{}' is of a model that computes something "
+                                            "else ({}); keep the keys of [model] and "
+                                            "[lora]",
+                                            checkpoint, fmt::join(changes, ", ")),
+                                setup.config));
 }
 
 void check_same_data(const Config& stored, const std::string& stored_identity, const Setup& setup,
@@ -311,7 +345,9 @@ void check_same_data(const Config& stored, const std::string& stored_identity, c
 std::vector<std::string> changes_since(const Config& stored, const Config& now) {
   std::vector<std::string> changes = differences(stored, now);
   const auto irrelevant = [&](const std::string& change) {
-    if (change.starts_with("model.weights:")) return true;  // the checkpoint's are taken
+    // The checkpoint's are taken, and what is exported changes no training.
+    for (const char* key : {"model.weights:", "model.adapter:", "lora.merge:"})
+      if (change.starts_with(key)) return true;
     if (!change.starts_with("run.")) return false;
     if (change.starts_with("run.steps:"))  // where the schedule ends with them
       return now.schedule.kind == "constant" || now.schedule.total_steps > 0;

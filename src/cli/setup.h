@@ -41,9 +41,13 @@ Setup make_setup(const Config& config);
 // The same for a command that runs the model and trains nothing (TrainerOptions::trains).
 Setup make_inference_setup(const Config& config);
 
-// The options of an export: run.export_type, run.export_file_bytes, the model's config.json, and the files
-// that go with the weights.
-SafetensorsExport export_options(const Setup& setup, const KeptFiles& files);
+// What an export writes: the weights with the model's config.json and the files that go with them, or the
+// adapters alone with their adapter_config.json; by run.export_type, run.export_file_bytes and lora.merge.
+struct ExportPlan {
+  WeightMap map;
+  SafetensorsExport options;
+};
+ExportPlan export_plan(const Setup& setup, const KeptFiles& files);
 
 // The samples of a run. All ranks share them; any thread may read.
 struct Data {

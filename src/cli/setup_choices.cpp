@@ -191,12 +191,13 @@ IdVector<double> weights_of_units(const Model& model, const TrainerOptions& opti
     double weight = static_cast<double>(kept) * in_flight * waiting;
     for (const ParameterSpec& parameter : units[unit].parameters) {
       const TensorShares shares(parameter.name, parameter.shape, parameter.cut, engine.mesh.tensor);
-      weight += static_cast<double>(shares.numel()) *
-                (on(offload.parameters) * per_rank(placements.parameters) *
-                     static_cast<double>(bytes_of(parameter.dtype)) +
-                 local_sum +
-                 on(offload.states) *
-                     (accumulated * 4.0 + per_rank(placements.optimizer_state) * (4.0 + moment_bytes)));
+      weight +=
+          static_cast<double>(shares.numel()) *
+          (on(offload.parameters) * per_rank(placements.parameters) *
+               static_cast<double>(bytes_of(parameter.dtype)) +
+           (parameter.trainable ? 1.0 : 0.0) *
+               (local_sum + on(offload.states) * (accumulated * 4.0 + per_rank(placements.optimizer_state) *
+                                                                          (4.0 + moment_bytes))));
     }
     weights.push_back(weight);
   }

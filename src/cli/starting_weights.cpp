@@ -30,13 +30,20 @@ std::string preset_shapes(const Config& config) {
 
 }  // namespace
 
-void import_weights(const Setup& setup, const Communicator& world, Engine& engine, const char* named) {
+void import_weights(const Setup& setup, const Communicator& world, Trainer& trainer, const char* named) {
   const ModelConfig& model = setup.config.model;
-  const auto told = [&](const Error& error) { return fmt::format("{}: {}", named, error.what()); };
+  const auto told = [&](const Error& error) {
+    return fmt::format("{}{}: {}", named, model.adapter.empty() ? "" : ", model.adapter", error.what());
+  };
   try {
-    import_safetensors(model.weights, world, engine, hugging_face_weights(*setup.model),
+    std::vector<WeightSource> sources = {{model.weights, hugging_face_weights(*setup.model)}};
+    if (!model.adapter.empty())
+      sources.push_back({std::filesystem::path(model.adapter) / "adapter_model.safetensors",
+                         hugging_face_adapter(*setup.model)});
+    import_safetensors(sources, world, trainer.engine(),
                        {.allow_nonfinite = model.allow_nonfinite_weights,
-                        .name_of_allow_nonfinite = "model.allow_nonfinite_weights"});
+                        .name_of_allow_nonfinite = "model.allow_nonfinite_weights"},
+                       trainer.initial_weights());
   } catch (const UsageError& error) {
     throw UsageError(told(error) + preset_shapes(setup.config));
   } catch (const EnvironmentError& error) {

@@ -137,6 +137,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"interrupted", summary.interrupted},
                            {"ranks", setup.world()},
                            {"parameter_numel", setup.model->parameter_numel()},
+                           {"trained_numel", setup.model->trained_numel()},
                            {"checkpoint", summary.checkpoint},
                            {"export", summary.exported},
                            {"direct_exchange", summary.exchange.direct},
@@ -319,7 +320,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   // Before anything else is refused, which goes into the result; by every process, as none waits for another
   // yet.
   check_apart(config, arguments.config, {result.named()});
-  check_export_place("run.export", config.run.export_path, config.model.weights);
+  check_export_place("run.export", config.run.export_path, config.model);
   Setup setup = make_setup(config);
   check_threads(setup);
   told_with_origins(config, [&] {
@@ -337,8 +338,8 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
   if (first)
-    files.handed_on =
-        files_to_hand_on(files.folder.continued ? config.run.checkpoint : "", config.model.weights);
+    files.handed_on = files_to_hand_on(files.folder.continued ? config.run.checkpoint : "",
+                                       config.model.weights, config.model.adapter);
   Failure failure(result);
   result.open();
   if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);
@@ -351,9 +352,9 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
 
   if (first) print_notes(setup.config);
   if (first)
-    fmt::print("{} parameters, {} rank{}{}, stage {}, {}; {} tokens a step\n",
-               count(setup.model->parameter_numel()), setup.world(), setup.world() == 1 ? "" : "s",
-               world ? " as processes" : "", setup.config.strategy.stage, setup.config.precision.parameters,
+    fmt::print("{}, {} rank{}{}, stage {}, {}; {} tokens a step\n", parameters_text(*setup.model),
+               setup.world(), setup.world() == 1 ? "" : "s", world ? " as processes" : "",
+               setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first) print_products(setup);
   if (first) print_unread("data.train", data.train);

@@ -176,11 +176,11 @@ class RankTraining {
       tokens_ = state.tokens;
       return;
     }
-    const std::string& weights = setup_.config.model.weights;
-    if (!weights.empty()) import_weights(setup_, disk_, trainer_.engine());
+    const std::string &weights = setup_.config.model.weights, &adapter = setup_.config.model.adapter;
+    if (!weights.empty()) import_weights(setup_, disk_, trainer_);
     if (!first_) return;
     if (!weights.empty())
-      fmt::print("weights   from {}\n", weights);
+      fmt::print("weights   from {}{}\n", weights, adapter.empty() ? "" : " and the adapter " + adapter);
     else if (only_evaluates(setup_.config))
       fmt::print("weights   as drawn by run.seed: there is neither model.weights nor a checkpoint\n");
     // Also where there are none, in place of those of an earlier start.
@@ -189,8 +189,8 @@ class RankTraining {
   }
 
   void export_weights() {
-    export_safetensors(run_.export_path, disk_, trainer_.engine(), hugging_face_weights(*setup_.model),
-                       export_options(setup_, files_.handed_on));
+    const ExportPlan plan = export_plan(setup_, files_.handed_on);
+    export_safetensors(run_.export_path, disk_, trainer_.engine(), plan.map, plan.options);
     if (!first_) return;
     summary_.exported = run_.export_path;
     log_->note(fmt::format("step {}  exported {}", step_, summary_.exported));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "src/nn/lora_parts.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -19,7 +20,9 @@ constexpr ValueId kInChunks[] = {
     kMlpBranchGradient, kHiddenGradient, kPreactivationGradient, kNorm2Gradient, kMiddleGradient,
     kAttentionBranchGradient, kAttentionGradient, kQkvGradient, kNorm1Gradient,
     kNorm1Whole, kAttentionPartial, kAttentionSum, kNorm2Whole, kMlpPartial, kMlpSum, kMlpBranchWhole, kNorm2Partial,
-    kNorm2Sum, kAttentionBranchWhole, kNorm1Partial, kNorm1Sum};
+    kNorm2Sum, kAttentionBranchWhole, kNorm1Partial, kNorm1Sum,
+    kQkvAdapter, kProjectionAdapter, kUpAdapter, kDownAdapter,
+    kQkvAdapterGradient, kProjectionAdapterGradient, kUpAdapterGradient, kDownAdapterGradient};
 // clang-format on
 
 using Runs = std::vector<void (BlockRun::*)() const>;
@@ -90,8 +93,18 @@ class InChunks {
     for (const auto run : runs) place(run, kAllChunks);
   }
 
-  // Not where the block has no such part.
+  // Those of the layer's adapters go with it: the gradients of A and B where those of its weight are.
   void place(void (BlockRun::*run)() const, int chunk) {
+    for (const BlockLayer layer : kBlockLayers) {
+      const AdapterRuns& adapters = adapter_runs(layer);
+      if (run == adapters.of_layer) place_one(adapters.adapter, chunk);
+      if (run == adapters.of_layer_gradient) place_one(adapters.gradient, chunk);
+      if (run == adapters.of_layer_parameters) place_one(adapters.gradients, chunk);
+    }
+    place_one(run, chunk);
+  }
+  // Not where the block has no such part.
+  void place_one(void (BlockRun::*run)() const, int chunk) {
     const auto found = std::ranges::find(parts_, run, &BlockPart::run);
     if (found == parts_.end()) return;
     BlockPart& part = placed_.emplace_back(*found);

@@ -8,6 +8,9 @@
 
 #include "kernels/kernels.h"
 #include "src/nn/block_chunks.h"
+#include "src/nn/block_costs.h"
+#include "src/nn/lora_parts.h"
+#include "src/nn/lora_shapes.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
@@ -102,6 +105,13 @@ IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockSha
       {"qkv.gradient", shapes.qkv_bytes},
       {"norm1.gradient", shapes.stream_bytes, pass, kNorm1},
   };
+  const LoraShapes adapters(config, shapes);
+  for (const bool gradient : {false, true})
+    for (const BlockLayer layer : kBlockLayers)
+      values.push_back({.name = fmt::format("{}.lora{}", name_of(config, layer), gradient ? ".gradient" : ""),
+                        .bytes = adapters.bytes(layer),
+                        .keep = gradient ? pass : saved,
+                        .held = splits_outputs(layer) == gradient ? Held::split : Held::copied});
   // GELU's gradient takes the place of its output's.
   if (config.mlp == MlpKind::gelu) values[ValueId{kPreactivationGradient}].over = kHiddenGradient;
   if (shapes.tensor_ranks > 1) add_exchanged(config, shapes, values);
@@ -114,109 +124,21 @@ IdVector<ValueSpec> block_values(const TransformerConfig& config, const BlockSha
 
 // The places of a layer's parameters among the block's: of a norm, or of a linear layer.
 std::vector<int> places_of(const TransformerConfig& config, const BlockPart& part) {
+  if (part.work == BlockWork::adapter && part.writes.empty()) {
+    const auto a = static_cast<int>(BlockIndices(config).adapters(part.adapted));
+    return {a, a + 1};
+  }
   if (part.gradients == nullptr) return {};
   const bool two = part.work == BlockWork::norm ? config.norm.kind == NormKind::layer : config.biases;
   const auto first = static_cast<int>(BlockIndices(config).*part.gradients);
   return two ? std::vector<int>{first, first + 1} : std::vector<int>{first};
 }
 
-// What a part needs and costs.
-class Costs {
- public:
-  Costs(const TransformerConfig& config, const BlockShapes& shapes, const Target& target)
-      : config_(config), shapes_(shapes), target_(target) {}
-
-  std::int64_t workspace_bytes(const BlockPart& part) const {
-    switch (part.work) {
-      case BlockWork::memory:
-        return 0;
-      case BlockWork::norm:
-        return is_of_backward(part.pass) ? norm_workspace_bytes(norm_of(config_, shapes_), target_) : 0;
-      case BlockWork::attention:
-        return attention_bytes(part.pass);
-      case BlockWork::qkv:
-        return std::max(linear_bytes(shapes_.qkv), rotates(part) ? rotary_bytes() : 0);
-      case BlockWork::heads:
-        return rotates(part) ? rotary_bytes() : shapes_.part_bytes;
-      default:
-        return linear_bytes(linear(part.work));
-    }
-  }
-
-  double flops(const BlockPart& part) const {
-    if (part.work == BlockWork::memory || part.work == BlockWork::norm || part.work == BlockWork::heads)
-      return 0;
-    if (part.work == BlockWork::attention && shapes_.cached.capacity > 0)  // at most, behind a full cache
-      return static_cast<double>(shapes_.rows) * static_cast<double>(shapes_.cached.capacity) *
-             pair_flops(shapes_);
-    if (part.work == BlockWork::attention) {
-      // For the pairs of tokens that the causal mask leaves.
-      const double forward = static_cast<double>(shapes_.rows) *
-                             static_cast<double>(shapes_.attention.sequence + 1) / 2 * pair_flops(shapes_);
-      return part.pass == Pass::backward ? 2 * forward : forward;
-    }
-    const kernels::LinearShape& shape = linear(part.work);
-    return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.in) *
-           static_cast<double>(shape.out);
-  }
-
- private:
-  const kernels::LinearShape& linear(BlockWork work) const {
-    switch (work) {
-      case BlockWork::qkv:
-        return shapes_.qkv;
-      case BlockWork::projection:
-        return shapes_.projection;
-      case BlockWork::up:
-        return shapes_.up;
-      default:
-        return shapes_.down;
-    }
-  }
-
-  std::int64_t linear_bytes(const kernels::LinearShape& shape) const {
-    const std::int64_t bytes = kernels::linear_workspace_bytes(shape, target_);
-    if (target_.tensor == 1) return bytes;
-    return std::max(bytes, kernels::linear_partial_workspace_bytes(shape, target_));
-  }
-
-  // Whether a part of that work ends with the rotation.
-  bool rotates(const BlockPart& part) const {
-    return part.pass == Pass::forward &&
-           part.work == (shapes_.split == BlockSplit::head_parts ? BlockWork::heads : BlockWork::qkv);
-  }
-
-  std::int64_t rotary_bytes() const {
-    return config_.rotary.empty() ? 0 : kernels::rotary_workspace_bytes(shapes_.rotary);
-  }
-
-  std::int64_t attention_bytes(Pass pass) const {
-    if (shapes_.cached.capacity > 0)
-      return kernels::cached_attention_workspace_bytes(shapes_.cached, target_);
-    if (pass == Pass::backward)
-      return std::max(kernels::attention_backward_workspace_bytes(shapes_.attention, target_),
-                      rotary_bytes());
-    kernels::AttentionShape evaluated =
-        shapes_.attention;  // without dropout, which may choose another kernel
-    evaluated.dropout = {};
-    return std::max(kernels::attention_forward_workspace_bytes(shapes_.attention, target_),
-                    kernels::attention_forward_workspace_bytes(evaluated, target_));
-  }
-
-  const TransformerConfig& config_;
-  const BlockShapes& shapes_;
-  const Target& target_;
-};
-
 }  // namespace
-
-double pair_flops(const BlockShapes& shapes) {
-  return 2.0 * 2.0 * static_cast<double>(shapes.attention.channels);
-}
 
 // Each is a kernel or a few, so that memory is given up as soon as it can be, and the gradients of parameters
 // stand apart.
-std::vector<BlockPart> block_parts(const BlockFlow& flow) {
+std::vector<BlockPart> block_parts(const TransformerConfig& config, const BlockFlow& flow) {
   using enum Pass;
   using enum BlockWork;
   using Run = BlockRun;
@@ -353,6 +275,7 @@ std::vector<BlockPart> block_parts(const BlockFlow& flow) {
        {},
        norm,
        &At::norm1});
+  add_adapters(config, flow, all);
   if (flow.cached) std::erase_if(all, [](const BlockPart& part) { return part.pass != forward; });
   return flow.chunks > 1 ? in_chunks(flow, all) : all;
 }
@@ -365,10 +288,10 @@ UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes
   graph.forward_only = flow.cached;
   if (flow.chunks > 1) cut_into_chunks(flow, shapes, target, graph.values);
   const BlockShapes of_chunk = shapes.of_chunk(0);
-  const Costs all_rows(config, shapes, target), chunk_rows(config, of_chunk, target);
-  for (const BlockPart& part : block_parts(flow)) {
+  const BlockCosts all_rows(config, shapes, target), chunk_rows(config, of_chunk, target);
+  for (const BlockPart& part : block_parts(config, flow)) {
     const bool whole = part.chunk == kAllChunks;
-    const Costs& costs = whole ? all_rows : chunk_rows;
+    const BlockCosts& costs = whole ? all_rows : chunk_rows;
     PartSpec& spec = graph.parts.emplace_back();
     spec.name = whole ? part.name : fmt::format("{}, chunk {}", part.name, part.chunk);
     spec.pass = part.pass;

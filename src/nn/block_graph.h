@@ -11,7 +11,7 @@ namespace tessera::nn {
 
 // What a part spends its time on: a matrix product, attention, a norm, putting heads together, or moving
 // memory.
-enum class BlockWork : std::uint8_t { memory, norm, qkv, heads, attention, projection, up, down };
+enum class BlockWork : std::uint8_t { memory, norm, qkv, heads, attention, projection, up, down, adapter };
 
 // A part, and what runs it. Shapes do not enter.
 struct BlockPart {
@@ -22,11 +22,12 @@ struct BlockPart {
   BlockWork work = BlockWork::memory;
   // The layer whose parameters' gradients it writes; nullptr: none.
   std::size_t BlockIndices::*gradients = nullptr;
+  BlockLayer adapted = BlockLayer::qkv;  // the layer whose adapters it is of, where that is its work
   int chunk = kAllChunks;  // of rows, that it runs on; of these its reads and writes are the pieces
 };
 
 // In the order in which they run.
-std::vector<BlockPart> block_parts(const BlockFlow& flow);
+std::vector<BlockPart> block_parts(const TransformerConfig& config, const BlockFlow& flow);
 UnitGraph block_graph(const TransformerConfig& config, const BlockShapes& shapes, const Target& target);
 
 // The operations of a score and of a value's part, for each pair of tokens.

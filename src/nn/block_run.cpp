@@ -5,6 +5,17 @@
 
 namespace tessera::nn {
 
+ValueId BlockFlow::input_of(BlockLayer layer) const {
+  const ValueId inputs[] = {qkv_input, kAttention, up_input, kHidden};
+  return inputs[static_cast<std::size_t>(layer)];
+}
+
+ValueId BlockFlow::gradient_of(BlockLayer layer) const {
+  const ValueId gradients[] = {own_qkv_gradient, attention_branch_whole, kPreactivationGradient,
+                               mlp_branch_whole};
+  return gradients[static_cast<std::size_t>(layer)];
+}
+
 BlockRun::BlockRun(const TransformerConfig& config, const ModuleContext& context, const BlockShapes& shapes,
                    int chunk)
     : config_(config),
@@ -24,7 +35,7 @@ void BlockRun::norm1() const {
 }
 
 void BlockRun::qkv() const {
-  linear(shapes_.qkv, value(flow_.qkv_input), indices_.qkv, value(flow_.own_qkv));
+  linear(BlockLayer::qkv, value(flow_.own_qkv));
   if (!flow_.shares) return rotate();
   if (chunk_ == kAllChunks) part_of_head();
 }
@@ -87,9 +98,8 @@ void BlockRun::cached_attention() const {
 }
 
 void BlockRun::projection() const {
-  if (flow_.split)
-    return partial(shapes_.projection, value(kAttention), indices_.projection, kAttentionPartial);
-  linear(shapes_.projection, value(kAttention), indices_.projection, value(kAttentionBranch));
+  if (flow_.split) return partial(BlockLayer::projection, kAttentionPartial);
+  linear(BlockLayer::projection, value(kAttentionBranch));
   drop(kOfAttention, value(kAttentionBranch), value(kAttentionBranch));
 }
 
@@ -111,7 +121,7 @@ void BlockRun::norm2_again() const {
                {.input = value(kMiddle), .output = value(kNorm2)});
 }
 
-void BlockRun::up() const { linear(shapes_.up, value(flow_.up_input), indices_.up, value(kPreactivation)); }
+void BlockRun::up() const { linear(BlockLayer::up, value(kPreactivation)); }
 
 // Apart from the matmul before it, so that its bits do not depend on whether that is repeated.
 void BlockRun::activation() const {
@@ -123,9 +133,9 @@ void BlockRun::activation() const {
 }
 
 void BlockRun::down() const {
-  if (flow_.split) return partial(shapes_.down, value(kHidden), indices_.down, kMlpPartial);
+  if (flow_.split) return partial(BlockLayer::down, kMlpPartial);
   void* const output = value(kOutput);
-  linear(shapes_.down, value(kHidden), indices_.down, output);
+  linear(BlockLayer::down, output);
   drop(kOfMlp, output, output);
   add_to_middle(output);
 }
@@ -148,13 +158,9 @@ void BlockRun::drop_mlp_gradient() const {
   drop_of_stream(kOfMlp, value(kOutputGradient), value(kMlpBranchGradient));
 }
 
-void BlockRun::down_parameters() const {
-  parameter_gradients(shapes_.down, value(kHidden), value(flow_.mlp_branch_whole), indices_.down);
-}
+void BlockRun::down_parameters() const { parameter_gradients(BlockLayer::down); }
 
-void BlockRun::down_gradient() const {
-  input_gradient(shapes_.down, value(flow_.mlp_branch_whole), indices_.down, value(kHiddenGradient));
-}
+void BlockRun::down_gradient() const { input_gradient(BlockLayer::down, kHiddenGradient); }
 
 void BlockRun::activation_gradient() const {
   if (config_.mlp == MlpKind::swiglu)
@@ -165,14 +171,11 @@ void BlockRun::activation_gradient() const {
                            value(kHiddenGradient), value(kPreactivationGradient));
 }
 
-void BlockRun::up_parameters() const {
-  parameter_gradients(shapes_.up, value(flow_.up_input), value(kPreactivationGradient), indices_.up);
-}
+void BlockRun::up_parameters() const { parameter_gradients(BlockLayer::up); }
 
 void BlockRun::up_gradient() const {
-  if (flow_.split)
-    return input_partial(shapes_.up, value(kPreactivationGradient), indices_.up, kNorm2Partial);
-  input_gradient(shapes_.up, value(kPreactivationGradient), indices_.up, value(kNorm2Gradient));
+  if (flow_.split) return input_partial(BlockLayer::up, kNorm2Partial);
+  input_gradient(BlockLayer::up, kNorm2Gradient);
 }
 
 void BlockRun::norm2_sum() const { finish(kNorm2Sum, nullptr, value(kNorm2Gradient)); }
@@ -189,15 +192,9 @@ void BlockRun::drop_attention_gradient() const {
   drop_of_stream(kOfAttention, value(kMiddleGradient), value(kAttentionBranchGradient));
 }
 
-void BlockRun::projection_parameters() const {
-  parameter_gradients(shapes_.projection, value(kAttention), value(flow_.attention_branch_whole),
-                      indices_.projection);
-}
+void BlockRun::projection_parameters() const { parameter_gradients(BlockLayer::projection); }
 
-void BlockRun::projection_gradient() const {
-  input_gradient(shapes_.projection, value(flow_.attention_branch_whole), indices_.projection,
-                 value(kAttentionGradient));
-}
+void BlockRun::projection_gradient() const { input_gradient(BlockLayer::projection, kAttentionGradient); }
 
 void BlockRun::attention_gradient() const {
   kernels::attention_backward(compute_, attention_shape_,
@@ -229,14 +226,11 @@ void BlockRun::heads_gradient() const {
   copy_columns(part, {context_.workspace, part}, {value(kOwnQkvGradient), shapes_.qkv.out, queries});
 }
 
-void BlockRun::qkv_parameters() const {
-  parameter_gradients(shapes_.qkv, value(flow_.qkv_input), value(flow_.own_qkv_gradient), indices_.qkv);
-}
+void BlockRun::qkv_parameters() const { parameter_gradients(BlockLayer::qkv); }
 
 void BlockRun::qkv_gradient() const {
-  if (flow_.split)
-    return input_partial(shapes_.qkv, value(flow_.own_qkv_gradient), indices_.qkv, kNorm1Partial);
-  input_gradient(shapes_.qkv, value(kQkvGradient), indices_.qkv, value(kNorm1Gradient));
+  if (flow_.split) return input_partial(BlockLayer::qkv, kNorm1Partial);
+  input_gradient(BlockLayer::qkv, kNorm1Gradient);
 }
 
 void BlockRun::norm1_sum() const { finish(kNorm1Sum, nullptr, value(kNorm1Gradient)); }
@@ -278,16 +272,19 @@ kernels::SwigluShape BlockRun::swiglu() const {
   return {.rows = shapes_.rows, .hidden = shapes_.hidden, .type = config_.type};
 }
 
-void BlockRun::linear(const kernels::LinearShape& shape, const void* input, std::size_t weight,
-                      void* output) const {
-  kernels::linear_forward(compute_, shape, input, context_.parameters[weight],
+void BlockRun::linear(BlockLayer layer, void* output) const {
+  const std::size_t weight = indices_.weight(layer);
+  kernels::linear_forward(compute_, shapes_.of(layer), value(flow_.input_of(layer)),
+                          context_.parameters[weight],
                           config_.biases ? context_.parameters[weight + 1] : nullptr, output);
+  add_adapter(layer, output, config_.type);
 }
 
-void BlockRun::partial(const kernels::LinearShape& shape, const void* input, std::size_t weight,
-                       ValueId sum) const {
-  kernels::linear_forward_partial(compute_, shape, input, context_.parameters[weight],
-                                  static_cast<float*>(value(sum)));
+void BlockRun::partial(BlockLayer layer, ValueId sum) const {
+  auto* const output = static_cast<float*>(value(sum));
+  kernels::linear_forward_partial(compute_, shapes_.of(layer), value(flow_.input_of(layer)),
+                                  context_.parameters[indices_.weight(layer)], output);
+  add_adapter(layer, output, DType::fp32);
 }
 
 void BlockRun::finish(ValueId sum, const std::size_t* weight, void* output) const {
@@ -297,26 +294,26 @@ void BlockRun::finish(ValueId sum, const std::size_t* weight, void* output) cons
       static_cast<const float*>(value(sum)), bias ? context_.parameters[*weight + 1] : nullptr, output);
 }
 
-void BlockRun::parameter_gradients(const kernels::LinearShape& shape, const void* input,
-                                   const void* output_gradient, std::size_t weight) const {
+void BlockRun::parameter_gradients(BlockLayer layer) const {
   linear_parameter_gradients(context_, compute_,
-                             {.shape = shape,
-                              .input = input,
-                              .output_gradient = output_gradient,
-                              .weight = weight,
+                             {.shape = shapes_.of(layer),
+                              .input = value(flow_.input_of(layer)),
+                              .output_gradient = value(flow_.gradient_of(layer)),
+                              .weight = indices_.weight(layer),
                               .bias = config_.biases});
 }
 
-void BlockRun::input_gradient(const kernels::LinearShape& shape, const void* output_gradient,
-                              std::size_t weight, void* gradient) const {
-  kernels::linear_backward_input(compute_, shape, output_gradient, context_.parameters[weight], 0.0f,
-                                 gradient);
+void BlockRun::input_gradient(BlockLayer layer, ValueId gradient) const {
+  kernels::linear_backward_input(compute_, shapes_.of(layer), value(flow_.gradient_of(layer)),
+                                 context_.parameters[indices_.weight(layer)], 0.0f, value(gradient));
+  add_adapter_gradient(layer, value(gradient), config_.type);
 }
 
-void BlockRun::input_partial(const kernels::LinearShape& shape, const void* output_gradient,
-                             std::size_t weight, ValueId sum) const {
-  kernels::linear_backward_input_partial(compute_, shape, output_gradient, context_.parameters[weight],
-                                         static_cast<float*>(value(sum)));
+void BlockRun::input_partial(BlockLayer layer, ValueId sum) const {
+  auto* const gradient = static_cast<float*>(value(sum));
+  kernels::linear_backward_input_partial(compute_, shapes_.of(layer), value(flow_.gradient_of(layer)),
+                                         context_.parameters[indices_.weight(layer)], gradient);
+  add_adapter_gradient(layer, gradient, DType::fp32);
 }
 
 }  // namespace tessera::nn

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "kernels/kernels.h"
 #include "src/nn/block_shapes.h"
+#include "src/nn/lora_shapes.h"
 #include "tessera/module.h"
 
 namespace tessera::nn {
@@ -13,6 +15,7 @@ namespace tessera::nn {
 // Where each layer's parameters begin among the module's: a gain or weight, then the bias where there is one.
 struct BlockIndices {
   std::size_t norm1, qkv, projection, norm2, up, down, count;
+  std::size_t adapters_of[std::size(kBlockLayers)];  // A, then B; 0 where a layer has none
 
   explicit BlockIndices(const TransformerConfig& config) {
     const std::size_t norm = parameters_of(config.norm);
@@ -24,7 +27,20 @@ struct BlockIndices {
     up = norm2 + norm;
     down = up + linear;
     count = down + linear;
+    for (const BlockLayer layer : kBlockLayers) {
+      const bool has = !lora_segments(config, layer).empty();
+      adapters_of[static_cast<std::size_t>(layer)] = has ? count : 0;
+      if (has) count += 2;
+    }
   }
+
+  // Where the layer's weight is.
+  std::size_t weight(BlockLayer layer) const {
+    const std::size_t weights[] = {qkv, projection, up, down};
+    return weights[static_cast<std::size_t>(layer)];
+  }
+  std::size_t adapters(BlockLayer layer) const { return adapters_of[static_cast<std::size_t>(layer)]; }
+  bool has_adapters(BlockLayer layer) const { return adapters(layer) > 0; }
 };
 
 // All are in the model's type, unless said otherwise. BlockShapes says what their rows and columns are.
@@ -52,6 +68,16 @@ enum BlockValue : ValueId {
   kAttentionGradient,
   kQkvGradient,
   kNorm1Gradient,
+  // Of the layers that have adapters, [tokens, adapters · rank]: the scale times A x, and its gradient times
+  // the scale. In the order of BlockLayer.
+  kQkvAdapter,
+  kProjectionAdapter,
+  kUpAdapter,
+  kDownAdapter,
+  kQkvAdapterGradient,
+  kProjectionAdapterGradient,
+  kUpAdapterGradient,
+  kDownAdapterGradient,
   kValuesAlone,  // on one rank, so many
   // Several tensor ranks also have what exchanges make, and are made of. `Whole` is [tokens, channels], of
   // all ranks' rows. `Partial` is [tokens, channels] fp32, this rank's part of a sum. `Sum` is [stream rows,
@@ -126,6 +152,10 @@ struct BlockFlow {
   // Whether what stands on the residual stream has a rank's own rows, which products need of all ranks.
   bool gathers_rows() const { return split && !gathers_sums; }
 
+  // What a layer reads, and the gradient of what it makes.
+  ValueId input_of(BlockLayer layer) const;
+  ValueId gradient_of(BlockLayer layer) const;
+
   // Where keys and values are kept, see kernels/cached_attention.h.
   ValueId cache() const {
     if (!split) return kValuesAlone;
@@ -185,7 +215,29 @@ class BlockRun {
   void norm1_parameters() const;
   void norm2_parameters() const;
 
+  // Of a layer's adapters (lora_run.cpp): the scale times A x; the gradient of that, times the scale; the
+  // gradients of A and B.
+  template <BlockLayer layer>
+  void adapter() const {
+    adapter(layer);
+  }
+  template <BlockLayer layer>
+  void adapter_gradient() const {
+    adapter_gradient(layer);
+  }
+  template <BlockLayer layer>
+  void adapter_parameters() const {
+    adapter_parameters(layer);
+  }
+
  private:
+  void adapter(BlockLayer layer) const;
+  void adapter_gradient(BlockLayer layer) const;
+  void adapter_parameters(BlockLayer layer) const;
+  // Adds B of it to the layer's output, and A of its gradient to the gradient of the layer's input. Both are
+  // of that type. Nothing where the layer has no adapters.
+  void add_adapter(BlockLayer layer, void* output, DType type) const;
+  void add_adapter_gradient(BlockLayer layer, void* gradient, DType type) const;
   void add_to_middle(const void* branch) const;  // the output of the block
   void rotate() const;
   void split_gradient() const;
@@ -218,16 +270,13 @@ class BlockRun {
 
   kernels::SwigluShape swiglu() const;
 
-  void linear(const kernels::LinearShape& shape, const void* input, std::size_t weight, void* output) const;
-  void partial(const kernels::LinearShape& shape, const void* input, std::size_t weight, ValueId sum) const;
+  void linear(BlockLayer layer, void* output) const;
+  void partial(BlockLayer layer, ValueId sum) const;
 
-  void parameter_gradients(const kernels::LinearShape& shape, const void* input, const void* output_gradient,
-                           std::size_t weight) const;
+  void parameter_gradients(BlockLayer layer) const;
 
-  void input_gradient(const kernels::LinearShape& shape, const void* output_gradient, std::size_t weight,
-                      void* gradient) const;
-  void input_partial(const kernels::LinearShape& shape, const void* output_gradient, std::size_t weight,
-                     ValueId sum) const;
+  void input_gradient(BlockLayer layer, ValueId gradient) const;
+  void input_partial(BlockLayer layer, ValueId sum) const;
 
   const TransformerConfig& config_;
   const ModuleContext& context_;
@@ -237,6 +286,7 @@ class BlockRun {
   kernels::AttentionShape attention_shape_ = shapes_.attention;
   BlockIndices indices_;
   kernels::ComputeContext compute_;
+  const LoraShapes adapters_{config_, shapes_};
 };
 
 }  // namespace tessera::nn

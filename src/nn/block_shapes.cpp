@@ -106,6 +106,11 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
   hidden_bytes = column_bytes * hidden;
 }
 
+const kernels::LinearShape& BlockShapes::of(BlockLayer layer) const {
+  const kernels::LinearShape* const all[] = {&qkv, &projection, &up, &down};
+  return *all[static_cast<std::size_t>(layer)];
+}
+
 BlockShapes BlockShapes::of_chunk(int chunk) const {
   BlockShapes part = *this;
   part.rows /= chunks;

@@ -60,6 +60,7 @@ struct BlockShapes {
 
   // Throws UsageError where the ranks, or chunks, cannot have equal parts.
   BlockShapes(const TransformerConfig& config, const BatchShape& batch, const Target& target);
+  const kernels::LinearShape& of(BlockLayer layer) const;
   // The same of one chunk's rows, for what goes row by row: all but attention.
   BlockShapes of_chunk(int chunk) const;
 };

@@ -46,7 +46,8 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
        .dropout = nn::dropout_threshold("gpt2", "dropout", config.dropout),
        .attention_dropout = nn::dropout_threshold("gpt2", "attention_dropout", config.attention_dropout),
        .deviation = kDeviation,
-       .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers))},
+       .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers)),
+       .lora = nn::checked(config.lora, "gpt2")},
       config.layers);
 }
 

@@ -7,10 +7,12 @@
 namespace tessera {
 
 WeightMap hugging_face_weights(const Model& model) {
-  if (model.name == "gpt2") return nn::hf_gpt2(nn::Shapes(model));
-  if (model.name == "llama") return nn::hf_llama(nn::Shapes(model));
-  throw UsageError(
-      fmt::format("model '{}' has no names in Hugging Face's checkpoints; gpt2 and llama have", model.name));
+  if (model.name != "gpt2" && model.name != "llama")
+    throw UsageError(fmt::format("model '{}' has no names in Hugging Face's checkpoints; gpt2 and llama have",
+                                 model.name));
+  WeightMap map = model.name == "gpt2" ? nn::hf_gpt2(nn::Shapes(model)) : nn::hf_llama(nn::Shapes(model));
+  map.whole = model.lora.rank == 0;
+  return map;
 }
 
 namespace nn {

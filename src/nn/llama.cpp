@@ -83,7 +83,8 @@ Model make_llama(const LlamaConfig& config, DType type) {
        .logits_bytes = config.logits_bytes,
        .sequence_parallel = config.sequence_parallel,
        .dropout = nn::dropout_threshold("llama", "dropout", config.dropout),
-       .attention_dropout = nn::dropout_threshold("llama", "attention_dropout", config.attention_dropout)},
+       .attention_dropout = nn::dropout_threshold("llama", "attention_dropout", config.attention_dropout),
+       .lora = nn::checked(config.lora, "llama")},
       config.layers);
 }
 

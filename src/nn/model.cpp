@@ -85,20 +85,34 @@ std::vector<NumericFact> Model::numerics(const BatchShape& shape, const Target& 
 
 double Model::flops_per_token(std::int64_t length) const {
   const BatchShape one{.sequences = tensor_blocks, .length = length};  // of which a block has tokens
-  double forward = 0;
+  double flops = 0;
   for (const auto& module : modules) {
     const ModuleNeeds needs = module->needs(one, 1);
-    forward += needs.activations.flops(Pass::forward) + needs.masked_flops;
+    const double forward = needs.activations.flops(Pass::forward) + needs.masked_flops;
+    flops += 3 * forward - needs.frozen_flops;  // backward is twice forward
   }
-  return 3 * forward / static_cast<double>(one.tokens());  // backward is twice forward
+  return flops / static_cast<double>(one.tokens());
 }
 
-std::int64_t Model::parameter_numel() const {
+namespace {
+
+template <class Counts>
+std::int64_t numel_where(const Model& model, const Counts& counts) {
   std::int64_t numel = 0;
-  for (const auto& module : modules)
+  for (const auto& module : model.modules)
     for (const ParameterSpec& parameter : module->parameters())
-      if (parameter.tied_to.empty()) numel += numel_of(parameter.shape);
+      if (parameter.tied_to.empty() && counts(parameter)) numel += numel_of(parameter.shape);
   return numel;
+}
+
+}  // namespace
+
+std::int64_t Model::parameter_numel() const {
+  return numel_where(*this, [](const ParameterSpec&) { return true; });
+}
+
+std::int64_t Model::trained_numel() const {
+  return numel_where(*this, [](const ParameterSpec& parameter) { return parameter.trainable; });
 }
 
 }  // namespace tessera

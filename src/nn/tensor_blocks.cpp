@@ -116,7 +116,9 @@ void BlockedModule::check_aligned(const Plan& plan) const {
 
 ModuleNeeds BlockedModule::needs(const BatchShape& shape, const Target& target) const {
   const std::shared_ptr<const Plan> plan = plan_of(shape, target);
-  return {.activations = plan->graph.graph(), .masked_flops = plan->own * plan->of_block.masked_flops};
+  return {.activations = plan->graph.graph(),
+          .masked_flops = plan->own * plan->of_block.masked_flops,
+          .frozen_flops = plan->own * plan->of_block.frozen_flops};
 }
 
 std::string BlockedModule::numerics(const BatchShape& shape, const Target& target) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/kernels.h"
+#include "src/nn/amended.h"
 #include "src/nn/regions.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
@@ -123,7 +124,11 @@ Model make_transformer(const TransformerConfig& config, std::int64_t layers) {
   }
   model.names.emplace_back("head");
   model.modules.push_back(make_head(config));
-  return model;
+  if (config.lora.rank == 0) return model;
+  model.lora = config.lora;
+  return amended(std::move(model), [](ParameterSpec& parameter) {
+    parameter.trainable = parameter.name.ends_with(".lora_a") || parameter.name.ends_with(".lora_b");
+  });
 }
 
 }  // namespace tessera::nn

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "src/nn/lora.h"
 #include "src/nn/norm.h"
 #include "tessera/model.h"
 #include "tessera/module.h"
@@ -43,6 +44,7 @@ struct TransformerConfig {
   std::uint32_t attention_dropout = 0;  // of attention's probabilities
   double deviation = 0.02;              // of the initial weights
   double residual_deviation = 0.02;     // of the weights that end a residual branch
+  Lora lora = {};                       // as checked() gives it
 };
 
 // The values that such a table of tokens begins with.

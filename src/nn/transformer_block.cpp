@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -39,18 +41,17 @@ class Block final : public Module {
                          .cut = cut.dim == 0 ? cut : Cut{}});
     };
     const Cut inputs = {.dim = 1};
-    const std::int64_t kv_channels = config_.kv_heads * (channels / config_.heads);
+    const auto outputs = [&](BlockLayer layer) {
+      return Cut{.dim = 0, .segments = segments_of(config_, layer)};
+    };
     add_norm(config_.norm, name("norm1"), channels, config_.type, stream_gradient(config_), specs);
-    add_linear("attention.qkv", channels, qkv_channels(config_),
-               {.dim = 0, .segments = {channels, kv_channels, kv_channels}});
+    add_linear("attention.qkv", channels, qkv_channels(config_), outputs(BlockLayer::qkv));
     add_linear("attention.projection", channels, channels, inputs);
     add_norm(config_.norm, name("norm2"), channels, config_.type, stream_gradient(config_), specs);
-    if (config_.mlp == MlpKind::swiglu)
-      add_linear("mlp.gate_up", channels, up_channels(config_),
-                 {.dim = 0, .segments = {config_.hidden, config_.hidden}});
-    else
-      add_linear("mlp.up", channels, up_channels(config_), {.dim = 0});
+    add_linear(config_.mlp == MlpKind::swiglu ? "mlp.gate_up" : "mlp.up", channels, up_channels(config_),
+               outputs(BlockLayer::up));
     add_linear("mlp.down", config_.hidden, channels, inputs);
+    for (const BlockLayer layer : kBlockLayers) add_adapters(layer, specs);
     return specs;
   }
 
@@ -63,6 +64,11 @@ class Block final : public Module {
       initials[weight] = {Initial::Kind::normal, config_.deviation};
     for (const std::size_t weight : {indices.projection, indices.down})
       initials[weight] = {Initial::Kind::normal, config_.residual_deviation};
+    // As torch's kaiming_uniform_ with a = sqrt(5) draws A. B is zero.
+    for (const BlockLayer layer : kBlockLayers)
+      if (indices.has_adapters(layer))
+        initials[indices.adapters(layer)] = {Initial::Kind::uniform,
+                                             1.0 / std::sqrt(static_cast<double>(inputs_of(config_, layer)))};
     return initials;
   }
 
@@ -81,12 +87,12 @@ class Block final : public Module {
     const std::string rotated = rotary.empty() ? ""
                                                : fmt::format(", rotary frequencies {:016x}",
                                                              XXH3_64bits(rotary.data(), 4 * rotary.size()));
-    return fmt::format("{}, attention of {} heads, {} of keys and values{}, {}{}{}{}", words_of(config_.norm),
-                       config_.heads, config_.kv_heads, rotated,
+    return fmt::format("{}, attention of {} heads, {} of keys and values{}, {}{}{}{}{}",
+                       words_of(config_.norm), config_.heads, config_.kv_heads, rotated,
                        config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
                        words_of_dropout("dropout", config_.dropout),
                        words_of_dropout("attention dropout", config_.attention_dropout),
-                       words_of_ranks(target, config_.sequence_parallel));
+                       words_of(config_.lora), words_of_ranks(target, config_.sequence_parallel));
   }
 
   void run(int part, const ModuleContext& context) override {
@@ -100,6 +106,32 @@ class Block final : public Module {
   }
 
  private:
+  // Where ranks split the layer's outputs, each makes a part of the gradient of A; where they split its
+  // inputs, of that of B.
+  void add_adapters(BlockLayer layer, std::vector<ParameterSpec>& specs) const {
+    const std::vector<LoraSegment> segments = lora_segments(config_, layer);
+    if (segments.empty()) return;
+    std::vector<std::int64_t> rows;
+    for (const LoraSegment& segment : segments) rows.push_back(segment.rows);
+    // An adapter on all rows is cut as they are.
+    if (segments[0].target->segment < 0) rows = segments_of(config_, layer);
+    const std::int64_t outputs = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    const std::int64_t rank = config_.lora.rank;
+    const bool cuts_outputs = splits_outputs(layer);
+    const auto add = [&](const char* which, Shape shape, Cut cut) {
+      const GradientOver gradient = cut.dim < 0 ? GradientOver::partial : GradientOver::copied;
+      specs.push_back({.name = fmt::format("block.{}.{}.{}", index_, name_of(config_, layer), which),
+                       .shape = std::move(shape),
+                       .dtype = config_.type,
+                       .group = kDecay,
+                       .cut = std::move(cut),
+                       .gradient = gradient});
+    };
+    add("lora_a", {std::ssize(segments) * rank, inputs_of(config_, layer)},
+        cuts_outputs ? Cut{} : Cut{.dim = 1});
+    add("lora_b", {outputs, rank}, cuts_outputs ? Cut{.dim = 0, .segments = rows} : Cut{});
+  }
+
   struct RunOfPart {
     void (BlockRun::*run)() const;
     int chunk;
@@ -109,7 +141,7 @@ class Block final : public Module {
     const std::lock_guard lock(mutex_);
     IdVector<RunOfPart>& runs = runs_[{split, chunks, cached}];
     if (runs.empty())
-      for (const BlockPart& part : block_parts(BlockFlow(config_, split, chunks, cached)))
+      for (const BlockPart& part : block_parts(config_, BlockFlow(config_, split, chunks, cached)))
         runs.push_back({part.run, part.chunk});
     return runs;
   }

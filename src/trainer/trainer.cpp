@@ -35,7 +35,6 @@ Trainer::Impl::Impl(Communicator world_in, std::shared_ptr<const Model> model_in
 }
 
 void Trainer::Impl::initialize() {
-  IdVector<Initial> initials;
   for (std::size_t unit = 0; unit < model->modules.size(); ++unit) {
     const std::vector<Initial> own = model->modules[unit]->initials();
     const std::size_t parameters_of = engine.layout().units()[unit].parameters.size();
@@ -46,10 +45,14 @@ void Trainer::Impl::initialize() {
                       model->names[unit], parameters_of, own.size()));
     initials.insert(initials.end(), own.begin(), own.end());
   }
-  engine.initialize([&](ParameterId id, std::int64_t begin, std::span<float> elements) {
+  engine.initialize(initial_weights());
+}
+
+Engine::Fill Trainer::Impl::initial_weights() {
+  return [this](ParameterId id, std::int64_t begin, std::span<float> elements) {
     initial_values(initials[id], options.seed, engine.layout().parameter(id).name, begin, elements,
                    options.engine.threads_per_rank);
-  });
+  };
 }
 
 // Points the context at the unit's parameters and, in backward, the gradients that the part writes; and at
@@ -309,5 +312,6 @@ void Trainer::losses(int index, std::span<const std::int32_t> inputs, std::span<
 
 Engine& Trainer::engine() { return impl_->engine; }
 const Model& Trainer::model() const { return *impl_->model; }
+Engine::Fill Trainer::initial_weights() const { return impl_->initial_weights(); }
 
 }  // namespace tessera

@@ -16,6 +16,7 @@ struct Trainer::Impl {
   Impl(Communicator world_in, std::shared_ptr<const Model> model_in, const TrainerOptions& options_in);
 
   void initialize();
+  Engine::Fill initial_weights();
   StepResult run(int program, double learning_rate, const Fetch& fetch, bool continues = false);
   // All of a program but its end.
   void run_uses(int program, const StepTerms& terms, const Fetch& fetch);
@@ -56,6 +57,7 @@ struct Trainer::Impl {
   std::shared_ptr<const Model> model;
   TrainerOptions options;
   TrainerPrograms programs;
+  IdVector<Initial> initials;  // by parameter
   Communicator world;
   Engine engine;
   Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it

@@ -45,6 +45,8 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"optimizer_options.h", "src/base/"},
     {"cut.h", "src/layout/"},
     {"layout.h", "src/layout/"},
+    {"lora.h", "src/nn/"},
+    {"fine_tuning.h", "src/nn/"},
     {"unit_spec.h", "src/layout/"},
     {"mesh.h", "src/layout/"},
     {"spread.h", "src/layout/"},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "src/cli/config_keys.h"
@@ -49,6 +50,11 @@ std::vector<std::string> wrong_values(const Key& key) {
       return {"1", "0", "\"true\"", "1.0", "[true]"};
     case KeyKind::bytes:
       return {"1.5", "true", "\"4 XiB\"", "\"\"", "\"GiB\"", "\"-1 GiB\"", "-1", "[4]"};
+    case KeyKind::texts:
+      return {"1", "true", "[1]", "[\"a\", 2]", "[\"\"]", "\"a,,b\"", "{ a = 1 }"};
+    case KeyKind::factors:
+      return {"1",           "true",  "[1]",     "{ a = \"b\" }", "{ a = 0 }",   "{ a = -1.0 }",
+              "{ a = inf }", "\"a\"", "\"a=x\"", "\"=1\"",        "\"a=1,,b=2\""};
   }
   return {};
 }
@@ -78,7 +84,8 @@ TEST(Config, EveryKeyRefusesAWrongType) {
 TEST(Config, EveryKeyRefusesWhatIsOutOfRange) {
   Config config;
   for (const Key& key : keys_of(config)) {
-    if (key.kind == KeyKind::text || key.kind == KeyKind::boolean) continue;
+    if (std::set{KeyKind::text, KeyKind::boolean, KeyKind::texts, KeyKind::factors}.contains(key.kind))
+      continue;
     std::vector<std::string> values = {
         std::to_string(key.or_zero ? -1 : static_cast<std::int64_t>(key.min) - 1)};
     if (key.max < 1e15) values.push_back(std::to_string(static_cast<std::int64_t>(std::ceil(key.max)) + 1));
@@ -174,7 +181,7 @@ TEST(Config, AnUnknownKeyNamesTheClosest) {
 }
 
 TEST(Config, AnUnknownSectionNamesAll) {
-  expect_mentions(error_of("[modle]\nlayers = 3\n"), {"test.toml:1:", "'modle'", "model, data, mesh"});
+  expect_mentions(error_of("[modle]\nlayers = 3\n"), {"test.toml:1:", "'modle'", "model, lora, data, mesh"});
   expect_mentions(error_of("nothing = 3\n"), {"'nothing'", "sections are"});
   expect_mentions(error_of("[steps]\n"), {"'steps'", "sections are"});
   expect_mentions(error_of("run = 3\n"), {"'run' is a section"});
@@ -412,6 +419,32 @@ TEST(Config, TellsTheLargestThatAKeyTakes) {
   for (const Key& key : keys_of(config))
     if (key.kind == KeyKind::integer || key.kind == KeyKind::bytes)
       expect_mentions(allowed(key), {fmt::format(" to {:.0f}", key.max)});
+}
+
+TEST(Config, ListsAndFactorsAreTablesOrPlainText) {
+  const std::vector<std::string> patterns = {"embed.*", "block.0.*"};
+  EXPECT_EQ(read_config("[model]\nfrozen = [\"embed.*\", \"block.0.*\"]\n", "test").model.frozen, patterns);
+  const std::vector<std::string> settings = {"model.frozen=embed.*, block.0.*"};
+  EXPECT_EQ(read_config("", "test", settings).model.frozen, patterns);
+  const std::vector<std::string> one = {"lora.targets=all-linear"};
+  EXPECT_EQ(read_config("", "test", one).lora.targets, std::vector<std::string>{"all-linear"});
+  const std::vector<std::pair<std::string, double>> rates = {{"embed.*", 0.1}, {"head.*", 2.0}};
+  const Config config = read_config("[optimizer]\nrates = { \"head.*\" = 2, \"embed.*\" = 0.1 }\n", "test");
+  EXPECT_EQ(config.optimizer.rates, rates);
+  const std::vector<std::string> text = {"optimizer.rates=head.*=2,embed.*=0.1"};
+  EXPECT_EQ(read_config("", "test", text).optimizer.rates, rates);
+  EXPECT_EQ(read_config(to_toml(config), "test").optimizer.rates, rates);
+  expect_mentions(error_of("", {"optimizer.rates=embed.*=0.1,embed.*=0.2"}), {"optimizer.rates"});
+}
+
+TEST(Config, KeysOfAdaptersGoTogether) {
+  expect_mentions(error_of("", {"lora.alpha=16"}), {"lora.alpha is 16.0, but lora.rank is 0"});
+  expect_mentions(error_of("", {"lora.targets=q_proj"}), {"lora.targets", "lora.rank is 0"});
+  expect_mentions(error_of("", {"lora.rank=8", "run.export=out.safetensors"}),
+                  {"run.export is one file, 'out.safetensors', and lora.rank is 8", "lora.merge = true"});
+  EXPECT_EQ(error_of("", {"lora.rank=8", "run.export=out.safetensors", "lora.merge=true"}), "");
+  expect_mentions(error_of("", {"lora.rank=8", "run.export=out", "run.export_file_bytes=1 GiB"}),
+                  {"run.export_file_bytes is 1073741824 and lora.rank is 8"});
 }
 
 TEST(Config, NamesTheUnitsOfBytes) {

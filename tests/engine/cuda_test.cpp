@@ -116,6 +116,25 @@ TEST_P(CudaMatrix, LossesAndNormsAreNearThoseOfTheCpu) {
   }
 }
 
+TEST_P(CudaMatrix, AdaptersChangeNoBitAndAreNearThoseOfTheCpu) {
+  RunConfig run = base();
+  run.lora_rank = 8;
+  const RunResult found = run_training(run);
+  RunConfig other = run;
+  other.stage = 3;
+  other.strict_order = false;
+  other.prefetch = 1;
+  other.recompute = Recompute::selective;
+  other.poison = true;
+  EXPECT_TRUE(same_bits(run_training(other), found)) << to_string(other);
+  run.device = DeviceType::cpu;
+  const RunResult expected = run_training(run);
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance() * expected.losses[step]) << step;
+    EXPECT_NEAR(found.norms[step], expected.norms[step], 10 * tolerance() * expected.norms[step]) << step;
+  }
+}
+
 TEST_P(CudaMatrix, LogitsAreNearThoseOfTheCpu) {
   const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6};
   const auto logits_on = [&](DeviceType device) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/data.h"
+#include "tessera/fine_tuning.h"
 #include "tessera/model.h"
 #include "tessera/philox.h"
 #include "tessera/pipeline.h"
@@ -70,6 +71,9 @@ struct RunConfig {
   int exchange_chunks = 1;
   int sequences = 1;  // of a microbatch, of models with sequences
   bool sequence_parallel = true;
+  std::int64_t lora_rank = 0;  // of adapters, on all linear layers
+  std::vector<std::string> lora_targets = {"all-linear"};
+  std::vector<std::string> frozen = {};  // patterns
 };
 
 inline std::string choices_of(const RunConfig& run) {
@@ -78,6 +82,13 @@ inline std::string choices_of(const RunConfig& run) {
     text += (text.empty() ? " units " : ",") + std::string(name_of(choice.recompute)) +
             (choice.again.empty() ? "" : " and " + std::to_string(choice.again.size()) + " values") +
             (choice.kept == Space::host ? " on host" : "");
+  return text;
+}
+
+inline std::string trained_of(const RunConfig& run) {
+  std::string text = run.lora_rank > 0 ? " adapters of rank " + std::to_string(run.lora_rank) : "";
+  for (const std::string& target : run.lora_targets) text += run.lora_rank > 0 ? " " + target : "";
+  for (const std::string& pattern : run.frozen) text += " frozen " + pattern;
   return text;
 }
 
@@ -105,7 +116,8 @@ inline std::string to_string(const RunConfig& run) {
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
          (run.exchange_chunks > 1 ? " in " + std::to_string(run.exchange_chunks) + " chunks" : "") +
-         (run.sequence_parallel ? "" : " not sequence parallel") + (run.max_norm > 0 ? "" : " unclipped") +
+         (run.sequence_parallel ? "" : " not sequence parallel") + trained_of(run) +
+         (run.max_norm > 0 ? "" : " unclipped") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
@@ -236,9 +248,10 @@ inline Model small_model(const RunConfig& run) {
     if (run.kv_heads > 0) llama.kv_heads = run.kv_heads;
     llama.context = gpt2.context = 48;  // batches are as long as many numbers of ranks divide
   }
-  return with_tensor_blocks(
-      run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype),
-      run.tensor_blocks);
+  if (run.lora_rank > 0)
+    llama.lora = gpt2.lora = {.rank = run.lora_rank, .alpha = 16.0, .targets = run.lora_targets};
+  Model model = run.family == Family::llama ? make_llama(llama, run.dtype) : make_gpt2(gpt2, run.dtype);
+  return with_tensor_blocks(with_frozen(std::move(model), run.frozen), run.tensor_blocks);
 }
 
 inline TrainerOptions trainer_options(const RunConfig& run) {
@@ -331,6 +344,8 @@ inline std::vector<float> read_weights(Engine& engine) {
   std::vector<float> weights;
   for (StateKind state : {StateKind::master, StateKind::parameter})
     for (ParameterId id = 0; id < engine.layout().parameters(); ++id) {
+      // A frozen parameter has no master.
+      if (state == StateKind::master && !engine.layout().parameter(id).trainable) continue;
       std::vector<float> values(static_cast<std::size_t>(numel_of(engine.layout().parameter(id).shape)));
       engine.read(id, state, 0, values);
       weights.insert(weights.end(), values.begin(), values.end());

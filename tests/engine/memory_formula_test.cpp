@@ -125,6 +125,40 @@ TEST(MemoryOfMoments, IsHalfInBf16) {
   }
 }
 
+// What is frozen has p bytes an element, and neither states nor gradients.
+TEST(MemoryOfAdapters, IsThatOfTheirElements) {
+  for (const DType type : {DType::fp32, DType::bf16})
+    for (const int world : {1, 4})
+      for (const int stage : {0, 1, 2, 3}) {
+        LlamaConfig config = LlamaConfig::preset("llama-160m");
+        config.lora = {.rank = 16, .alpha = 32.0, .targets = {"q_proj", "v_proj"}};
+        const Model model = make_llama(config, type);
+        const TrainerPlan plan = plan_trainer(model, preset_options(world, stage, 1));
+        const std::string where = std::string(name_of(type)) + ", world " + std::to_string(world) +
+                                  ", stage " + std::to_string(stage);
+        std::int64_t trained = 0, frozen = 0;
+        for (const Flat& flat : plan.layout.flats()) (flat.trainable ? trained : frozen) += flat.padded_numel;
+        // Of 12 layers of 768 channels, each with two of A [16, 768] and B [768, 16].
+        EXPECT_EQ(model.trained_numel(), 12 * 2 * 2 * 16 * 768) << where;
+        EXPECT_EQ(trained, model.trained_numel()) << where << ": multiples of all alignments";
+        std::int64_t scalars = 0;
+        for (const Program& program : plan.programs)
+          scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world + 16);
+        const std::int64_t of_frozen = bytes_of(type) * frozen / (stage >= 3 ? world : 1);
+        EXPECT_EQ(plan.memory.space(Space::device).persistent_bytes,
+                  persistent_by_formula(trained, world, stage, type) + of_frozen + scalars)
+            << where;
+        EXPECT_EQ(accumulator_bytes(plan.programs[0]), accumulators_by_formula(trained, world, stage, 1))
+            << where;
+        for (const Buffer& buffer : plan.programs[0].buffers) {
+          const bool of_weights =
+              buffer.category == Category::parameters || buffer.category == Category::gathered_parameters;
+          EXPECT_TRUE(buffer.flat < 0 || plan.layout.flat(buffer.flat).trainable || of_weights)
+              << buffer.name;
+        }
+      }
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, Memory, ::testing::ValuesIn(Gpt2Config::presets()),
                          [](const ::testing::TestParamInfo<std::string>& made) {
                            std::string name = made.param;

@@ -41,7 +41,14 @@ TEST(ModelNumerics, TellEveryFieldOfGpt2) {
                            {"channels", [](Gpt2Config& of) { of.channels = 32; }},
                            {"logits_bytes", [](Gpt2Config& of) { of.logits_bytes = 4 * 40 * 3; }},
                            {"dropout", [](Gpt2Config& of) { of.dropout = 0.1; }},
-                           {"attention_dropout", [](Gpt2Config& of) { of.attention_dropout = 0.1; }}});
+                           {"attention_dropout", [](Gpt2Config& of) { of.attention_dropout = 0.1; }},
+                           {"lora", [](Gpt2Config& of) { of.lora.rank = 2; }}});
+  Gpt2Config adapted = config;
+  adapted.lora.rank = 2;
+  expect_told<Gpt2Config>(adapted, [](const Gpt2Config& of) { return make_gpt2(of, DType::fp32); },
+                          {{"rank", [](Gpt2Config& of) { of.lora.rank = 3; }},
+                           {"alpha", [](Gpt2Config& of) { of.lora.alpha = 1.0; }},
+                           {"targets", [](Gpt2Config& of) { of.lora.targets = {"c_fc"}; }}});
   EXPECT_NE(told(make_gpt2(config, DType::bf16)), told(make_gpt2(config, DType::fp32)));
   EXPECT_NE(told(make_gpt2(config, DType::fp32), {.sequences = 4, .length = 4}),
             told(make_gpt2(config, DType::fp32)));

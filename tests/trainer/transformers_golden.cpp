@@ -3,7 +3,8 @@
 //   transformers_golden FILE...      exits 1 unless |ours − theirs| ≤ 1e-5 · max |theirs| in every tensor
 //
 // benchmarks/peers/transformers_parity.py writes the files: weights, "tokens", and what it computed in fp32:
-// "logits", "loss" and, for each weight, "NAME.grad". Each is run on 1 and 2 ranks at stages 0 and 3.
+// "logits", "loss" and, for each weight, "NAME.grad". Those of peft_parity.py have adapters, and gradients of
+// these only. Each is run on 1 and 2 ranks at stages 0 and 3.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,13 +36,20 @@ struct Golden {
   }
 };
 
+Lora lora_of(const nlohmann::json& config) {
+  if (!config.contains("lora")) return {};
+  const nlohmann::json& lora = config.at("lora");
+  return {.rank = lora.at("rank"), .alpha = lora.at("alpha"), .targets = lora.at("targets")};
+}
+
 Model model_of(const nlohmann::json& config) {
   if (config.at("family") == "gpt2")
     return make_gpt2({.vocabulary = config.at("vocabulary"),
                       .context = config.at("context"),
                       .layers = config.at("layers"),
                       .heads = config.at("heads"),
-                      .channels = config.at("channels")},
+                      .channels = config.at("channels"),
+                      .lora = lora_of(config)},
                      DType::fp32);
   return make_llama({.vocabulary = config.at("vocabulary"),
                      .context = config.at("context"),
@@ -52,7 +60,8 @@ Model model_of(const nlohmann::json& config) {
                      .hidden = config.at("hidden"),
                      .rope_theta = config.at("rope_theta"),
                      .norm_epsilon = config.at("norm_epsilon"),
-                     .tied = config.at("tied")},
+                     .tied = config.at("tied"),
+                     .lora = lora_of(config)},
                     DType::fp32);
 }
 
@@ -153,9 +162,15 @@ Worst compare(const Golden& golden, const Communicator& world, int stage) {
   const auto model = std::make_shared<const Model>(model_of(golden.config));
   const TrainerOptions options = options_of(golden, world.world(), stage);
   Trainer trainer(world, model, options);
-  WeightMap map = hugging_face_weights(*model);
-  for (const char* end : {"tokens", "logits", "loss", ".grad"}) map.ignored.emplace_back(end);
-  import_safetensors(golden.path, world, trainer.engine(), map);
+  const bool adapted = model->lora.rank > 0;
+  // Each takes its tensors of the file, and leaves those of the other.
+  std::vector<WeightSource> sources = {{golden.path, hugging_face_weights(*model)}};
+  if (adapted) sources.push_back({golden.path, hugging_face_adapter(*model)});
+  for (WeightSource& source : sources)
+    source.map.ignored = {"tokens", "logits", "loss", ".grad", ".lora_A.weight", ".lora_B.weight"};
+  if (adapted) sources[1].map.ignored.insert(sources[1].map.ignored.end(), {".weight", ".bias"});
+  import_safetensors(sources, world, trainer.engine());
+  const WeightMap& map = sources.back().map;
 
   Worst worst;
   const std::vector<std::int32_t> tokens = golden.file.integers("tokens");
