@@ -43,7 +43,7 @@ int export_command(const RunArguments& arguments, const std::string& checkpoint,
   const NamedFile named = {"the output", output};
   check_export("the output", output, setup.config);
   check_outside({named}, checkpoint);
-  check_export_place("the output", output, setup.config.model);
+  check_export_place("the output", output, setup.config);
   Config reads = setup.config;  // of what its run writes, nothing is written here
   reads.run.metrics = reads.run.tensorboard = reads.run.trace = reads.run.export_path = "";
   check_apart(reads, arguments.config, {named});

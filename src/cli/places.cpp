@@ -111,14 +111,19 @@ void check_outside(const std::vector<NamedFile>& outputs, const std::string& che
   }
 }
 
-void check_export_place(const char* key, const std::string& to, const ModelConfig& model) {
-  const std::string& weights = model.weights;
+void check_export_place(const char* key, const std::string& to, const Config& config) {
+  const std::string &weights = config.model.weights, &adapter = config.model.adapter;
   // Each is a file, or a folder of files with the names that all such folders have.
   if (same(to, weights) || same(folder_of(to), weights) || same(to, folder_of(weights)))
     refuse({key, to}, fmt::format("where model.weights, '{}', are read", weights));
-  if (same(to, model.adapter))
-    refuse({key, to}, fmt::format("where model.adapter, '{}', is read", model.adapter));
+  if (same(to, adapter)) refuse({key, to}, fmt::format("where model.adapter, '{}', is read", adapter));
   std::error_code none;
+  if (!to.empty() && !exports_adapter(config) && fs::exists(fs::path(to) / "adapter_config.json", none))
+    throw RefusedOutput(
+        fmt::format("{}: '{}' has an adapter_config.json: who loads the folder would add that adapter to the "
+                    "weights; name "
+                    "another folder",
+                    key, to));
   if (is_one_file(to) && fs::is_directory(to, none))
     throw RefusedOutput(fmt::format(
         "{}: '{}' is a folder, and ends as the name of a file; name a file in it, or another folder", key,

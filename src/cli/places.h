@@ -35,7 +35,7 @@ void check_outside(const std::vector<NamedFile>& outputs, const std::string& che
 
 // Checks that an export does not overwrite the weights that are read, and that a path for one file is not a
 // folder. `key` is the key that named `to`. Throws RefusedOutput.
-void check_export_place(const char* key, const std::string& to, const ModelConfig& model);
+void check_export_place(const char* key, const std::string& to, const Config& config);
 
 // Checks that the files which are written after the work can be written. Throws EnvironmentError naming the
 // key.

@@ -11,7 +11,6 @@
 #include "src/cli/config_keys.h"
 #include "src/cli/setup_check.h"
 #include "src/cli/setup_choices.h"
-#include "src/cli/stored_adapter.h"
 #include "tessera/budget.h"
 #include "tessera/fine_tuning.h"
 #include "tessera/hugging_face.h"
@@ -267,28 +266,6 @@ bool Setup::copies() const {
   return strategy.offload != Offload{} ||
          std::ranges::any_of(strategy.unit_activations,
                              [](const ActivationChoice& choice) { return choice.kept != Space::device; });
-}
-
-ExportPlan export_plan(const Setup& setup, const KeptFiles& files) {
-  const RunConfig& run = setup.config.run;
-  const DType type = parse_dtype(run.export_type);
-  ExportPlan plan{.map = {}, .options = {.dtype = type, .max_file_bytes = run.export_file_bytes}};
-  if (exports_adapter(setup.config)) {
-    plan.map = hugging_face_adapter(*setup.model);
-    plan.options.stem = "adapter_model";
-    plan.options.files = {
-        {kAdapterConfig, hugging_face_adapter_config(*setup.model, setup.config.model.weights)}};
-    return plan;
-  }
-  const bool merges = setup.config.lora.rank > 0;
-  plan.map = merges ? hugging_face_merged_weights(*setup.model) : hugging_face_weights(*setup.model);
-  const std::string config =
-      std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions);
-  plan.options.config = with_token_ids(config, files);
-  plan.options.files = files;
-  plan.options.files.erase("config.json");
-  plan.options.files.erase(kAdapterConfig);
-  return plan;
 }
 
 std::optional<Config> stored_config(const std::string& configuration) {

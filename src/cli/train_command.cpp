@@ -320,7 +320,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   // Before anything else is refused, which goes into the result; by every process, as none waits for another
   // yet.
   check_apart(config, arguments.config, {result.named()});
-  check_export_place("run.export", config.run.export_path, config.model);
+  check_export_place("run.export", config.run.export_path, config);
   Setup setup = make_setup(config);
   check_threads(setup);
   told_with_origins(config, [&] {

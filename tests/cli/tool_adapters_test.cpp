@@ -117,6 +117,11 @@ TEST_F(ToolAdapters, AdapterConfigGivesTheKeys) {
                         "/adapter_config.json': r 4, lora_alpha 8, target_modules v_proj o_proj"));
   EXPECT_THAT(result.out, HasSubstr("of which"));
   // What is written and agrees.
+  // Who loads a folder with both would add the adapter twice.
+  std::filesystem::copy(adapter_, folder_.file("copy"));
+  entries_ = folder_.entries();
+  expect_refused(start({"lora.merge=true", "run.export=" + folder_.file("copy")}),
+                 {"run.export: '" + folder_.file("copy") + "' has an adapter_config.json"});
   EXPECT_EQ(start({"lora.rank=4", "lora.alpha=8", "lora.targets=o_proj,v_proj", "run.steps=1"}).status, 0);
   expect_refused(start({"lora.rank=8"}),
                  {"lora.rank is 8, but '" + adapter_ + "/adapter_config.json' has 4;"});
