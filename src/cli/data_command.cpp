@@ -1,10 +1,7 @@
 // `tessera data prepare`: text into token files.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <memory>
 
 #include "src/cli/commands.h"
@@ -12,49 +9,12 @@
 #include "src/cli/output.h"
 #include "src/cli/prepare/prepare.h"
 #include "src/cli/processes.h"
-#include "src/cli/progress.h"
+#include "src/cli/work_progress.h"
 #include "tessera/machine.h"
 
 namespace tessera::cli {
 
 namespace {
-
-// A bar on a terminal, a few lines elsewhere.
-class EncodingProgress {
- public:
-  void show(std::int64_t done, std::int64_t all) {
-    const int percent = all > 0 ? static_cast<int>(100 * done / all) : 100;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (percent == percent_ && (!terminal_ || seconds < next_)) return;
-    if (!terminal_ && percent < percent_ + 10 && percent < 100) return;
-    percent_ = percent;
-    next_ = seconds + 0.2;
-    const double rate = static_cast<double>(done) / std::max(seconds, 1e-3) / 1e6;
-    const std::string left =
-        percent < 100 && done > 0
-            ? fmt::format("  {} left",
-                          duration(seconds * static_cast<double>(all - done) / static_cast<double>(done)))
-            : "";
-    const std::string line =
-        fmt::format("encoded  {:>3}%  {} of {}  {:.1f} MB/s{}", percent, mib(done), mib(all), rate, left);
-    fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
-    shown_ = terminal_;
-    std::fflush(stdout);
-  }
-  // Ends the bar's line.
-  void finish() {
-    if (shown_) fmt::print("\n");
-    shown_ = false;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
-  bool terminal_ = terminal_columns(STDOUT_FILENO) > 0;
-  bool shown_ = false;
-  int percent_ = -10;
-  double next_ = 0.0;
-};
 
 std::string side_text(const char* name, const PreparedSplit& split) {
   const std::string tail = split.files.size() > 1 ? fmt::format(" to {}", split.files.back()) : "";
@@ -65,9 +25,15 @@ std::string side_text(const char* name, const PreparedSplit& split) {
 
 void prepare_data(PrepareOptions options) {
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(allowed_cores().size()));
-  EncodingProgress progress;
+  WorkProgress progress("encoded");
   const Prepared made = prepare(
-      options, [&](std::int64_t done, std::int64_t all) { progress.show(done, all); },
+      options,
+      [&](std::int64_t done, std::int64_t all) {
+        progress.show(done, all, [&](double seconds) {
+          return fmt::format("{} of {}  {:.1f} MB/s", mib(done), mib(all),
+                             static_cast<double>(done) / seconds / 1e6);
+        });
+      },
       [&](const std::string& note) {
         progress.finish();
         fmt::print("{}\n", escaped(note));

@@ -18,8 +18,8 @@ struct InferenceArguments {
   std::string config;                 // path of a TOML file; empty: none
   std::vector<std::string> settings;  // "section.key=value", applied in order
   int ranks = 0;                      // number of ranks; 0: as the mesh says
-  std::string weights;  // a Hugging Face folder, a file or index in one, a checkpoint, or the folder of a
-                        // run's checkpoints; empty: as the configuration says
+  std::string weights;    // a Hugging Face folder, a file or index in one, a checkpoint, or the folder of a
+                          // run's checkpoints; empty: as the configuration says
   std::string tokenizer;  // a tokenizer.json, or a folder that has one; empty: the one beside the weights
 };
 

@@ -16,6 +16,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
+#include "src/cli/evaluate/evaluate_command.h"
 #include "src/cli/files.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
@@ -176,6 +177,7 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   CompareArguments compare;
+  EvaluateArguments evaluate;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
   int status = 0;
@@ -218,6 +220,17 @@ void add_train(CLI::App& app, CommandLine& line) {
   command->callback([&line] {
     line.speaks = is_first_process();
     run_for_result(line, [&](ResultFile& result) { return train_command(line.arguments, result); });
+  });
+}
+
+void add_evaluate(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("evaluate", "Measure a model on text, or on multiple-choice questions");
+  add_evaluate_options(*command, line.evaluate);
+  add_json(*command, line.json);
+  command->callback([&line] {
+    line.speaks = is_first_process();
+    run_for_result(line, [&](ResultFile& result) { return evaluate_command(line.evaluate, result); });
   });
 }
 
@@ -323,7 +336,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
   for (const auto& add :
-       {add_train, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
+       {add_train, add_evaluate, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
     add(app, line);
   add_tokenizer_commands(app);
   add_data_commands(app);
@@ -344,10 +357,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
-    if (argc > 1 && std::strcmp(argv[1], "train") == 0) {
-      tessera::cli::wait_for_teams_briefly(argv);
-      tessera::cli::keep_signals_off_threads();
-    }
+    const auto is = [&](const char* command) { return argc > 1 && std::strcmp(argv[1], command) == 0; };
+    if (is("train") || is("evaluate")) tessera::cli::wait_for_teams_briefly(argv);
+    if (is("train")) tessera::cli::keep_signals_off_threads();
     const int status = tessera::cli::run(argc, argv);
     tessera::cli::check_flushed();
     return status;

@@ -23,6 +23,10 @@ class TextTokens {
   // What `text` spells is text: special tokens in it are not found. `around` adds the tokens that the
   // tokenizer puts around a text, such as <s>. Throws as Tokenizer::encode() does.
   std::vector<std::int32_t> encode(std::string_view text, bool around = false) const;
+  // The tokens that the tokenizer puts in front of every text, such as <s>; none of bytes.
+  std::vector<std::int32_t> prefix() const;
+  // The token that ends a text: the first that the tokenizer has of <|endoftext|>, <|end_of_text|>, </s>.
+  std::optional<std::int32_t> end_of_text() const;
   // The text of ids. Of bytes it may be any bytes; of a tokenizer it is UTF-8, without special tokens.
   std::string decode(std::span<const std::int32_t> tokens) const;
 
