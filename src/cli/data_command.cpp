@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "src/cli/commands.h"
 #include "src/cli/options.h"
@@ -10,6 +11,7 @@
 #include "src/cli/prepare/prepare.h"
 #include "src/cli/processes.h"
 #include "src/cli/work_progress.h"
+#include "tessera/data.h"
 #include "tessera/machine.h"
 
 namespace tessera::cli {
@@ -18,7 +20,12 @@ namespace {
 
 std::string side_text(const char* name, const PreparedSplit& split) {
   const std::string tail = split.files.size() > 1 ? fmt::format(" to {}", split.files.back()) : "";
-  return fmt::format("{:<12}{} tokens in {} document{}, {}{}\n", name, count(split.tokens),
+  const std::string counted =
+      split.counted == split.tokens
+          ? ""
+          : fmt::format(", {} of which count ({:.1f} %),", count(split.counted),
+                        100.0 * static_cast<double>(split.counted) / static_cast<double>(split.tokens));
+  return fmt::format("{:<12}{} tokens{} in {} document{}, {}{}\n", name, count(split.tokens), counted,
                      count(split.documents), split.documents == 1 ? "" : "s",
                      split.files.empty() ? "no file" : split.files.front(), tail);
 }
@@ -48,13 +55,41 @@ void prepare_data(PrepareOptions options) {
   fmt::print("  model.vocabulary = {}, or more\n", made.vocabulary);
 }
 
+constexpr std::int64_t kAnyVocabulary = std::int64_t{1} << 31;
+
+void show_data(const std::string& path) {
+  const TokenSource source = TokenSource::open(path, kAnyVocabulary);
+  const std::vector<TokenRange> files = source.files();
+  for (std::size_t k = 0; k < files.size(); ++k)
+    fmt::print("file        {}  {} tokens\n", escaped(source.file_name(k)), count(files[k].numel()));
+  fmt::print("tokens      {}, each of {}\n", count(source.numel()), name_of(source.encoding()));
+  fmt::print("targets     {} count{}\n", count(source.counted()),
+             source.masked()
+                 ? fmt::format(", by masks: {:.1f} %", 100.0 * static_cast<double>(source.counted()) /
+                                                           static_cast<double>(source.numel()))
+                 : ", all");
+  fmt::print("identity    {}\n", identity_of(source));
+}
+
+void add_info(CLI::App& data) {
+  const auto path = std::make_shared<std::string>();
+  CLI::App* command = data.add_subcommand("info", "Show what data files hold, and how many targets count");
+  command
+      ->add_option("files", *path, "a file, or a pattern such as 'data/train_*.bin', as data.train names it")
+      ->required();
+  command->callback([path] {
+    if (!left_to_first_process()) show_data(*path);
+  });
+}
+
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
   const auto options = std::make_shared<PrepareOptions>();
   options->threads = 0;
-  CLI::App* data = app.add_subcommand("data", "Make data to train on");
+  CLI::App* data = app.add_subcommand("data", "Make data to train on, or look at them");
   data->require_subcommand(1);
+  add_info(*data);
   CLI::App* command =
       data->add_subcommand("prepare", "Text or JSON lines into token files, shuffled and split");
   command
@@ -67,7 +102,14 @@ void add_data_commands(CLI::App& app) {
       ->required()
       ->check(kOutput);
   command->option_defaults()->always_capture_default();
-  command->add_option("--field", options->field, "the member of a JSON line that has its text");
+  CLI::Option* field =
+      command->add_option("--field", options->fields.text, "the member of a JSON line that has its text");
+  for (const auto& [name, value, of] :
+       {std::tuple("--prompt-field", &options->fields.prompt, "prompt, which is not trained on"),
+        {"--answer-field", &options->fields.answer, "answer, which alone counts in the loss"}})
+    command->add_option(name, *value, fmt::format("the member of a JSON line that has its {}", of))
+        ->default_str("")
+        ->excludes(field);
   command->add_option("--validation", options->validation, "share of the documents to validate on");
   command->add_option("--seed", options->seed, "of the order of documents");
   command->add_option("--shard-tokens", options->shard_tokens,

@@ -97,8 +97,9 @@ void print_measures(std::span<const TextMeasures> measures) {
   if (measures.size() > 1) print(sum_of(measures));
   if (std::ranges::any_of(measures, [](const TextMeasures& one) { return !one.bytes; }))
     fmt::print(
-        "bits per byte are left out of token files: how many bytes they stand for only their tokenizer "
-        "tells (--tokenizer)\n");
+        "bits per byte are left out of token files without a tokenizer (--tokenizer), which tells their "
+        "bytes, and "
+        "of those with a mask\n");
 }
 
 json to_json(std::span<const TextMeasures> measures) {

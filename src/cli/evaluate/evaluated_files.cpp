@@ -57,7 +57,9 @@ void add_token_file(EvaluatedFiles& all, EvaluatedFile file, const std::optional
   file.tokens = source.numel();
   file.begins = {0, file.tokens};
   all.stores.emplace_back(source);
-  file.bytes = text ? std::optional(bytes_of_text(all.stores.back(), *text)) : std::nullopt;
+  // Of the tokens that count no bytes are told: they may begin and end within a character.
+  const bool known = text && !source.masked();
+  file.bytes = known ? std::optional(bytes_of_text(all.stores.back(), *text)) : std::nullopt;
   all.files.push_back(std::move(file));
 }
 
@@ -65,13 +67,13 @@ void add_text(EvaluatedFiles& all, EvaluatedFile file, const TextTokens& text, c
   const std::vector<std::int32_t> prefix = how.prefix ? text.prefix() : std::vector<std::int32_t>();
   std::vector<std::int32_t> tokens;
   file.begins = {0};
-  Documents documents(file.name, how.field, kCommand);
-  while (const std::optional<std::string> document = documents.next()) {
+  Documents documents(file.name, {.text = how.field}, kCommand);
+  while (const std::optional<Document> document = documents.next()) {
     tokens.insert(tokens.end(), prefix.begin(), prefix.end());
-    const std::vector<std::int32_t> own = text.encode(*document);
+    const std::vector<std::int32_t> own = text.encode(document->text);
     tokens.insert(tokens.end(), own.begin(), own.end());
     file.begins.push_back(static_cast<std::int64_t>(tokens.size()));
-    *file.bytes += static_cast<std::int64_t>(document->size());
+    *file.bytes += document->bytes();
     ++file.documents;
   }
   if (file.documents == 0)

@@ -25,6 +25,11 @@ void TokenStore::read(std::int64_t begin, std::span<std::int32_t> tokens) const 
   std::copy_n(std::get<0>(tokens_)->begin() + begin, tokens.size(), tokens.begin());
 }
 
+void TokenStore::read_targets(std::int64_t begin, std::span<std::int32_t> targets) const {
+  if (const auto* source = std::get_if<TokenSource>(&tokens_)) return source->read_targets(begin, targets);
+  read(begin, targets);
+}
+
 std::vector<BatchShape> shapes_for(std::span<const Piece> pieces, const BatchShape& longest) {
   std::vector<BatchShape> shapes = {longest};
   while (shapes.back().length % 2 == 0 && shapes.back().length / 2 >= kShortest)
@@ -44,7 +49,7 @@ std::vector<Score> score(const InferenceRank& rank, std::span<const BatchShape> 
   std::vector<std::vector<std::size_t>> of_shape(shapes.size());
   for (std::size_t k = 0; k < pieces.size(); ++k) of_shape[shape_of(shapes, pieces[k])].push_back(k);
   std::vector<Score> scores(pieces.size());
-  std::vector<std::int32_t> inputs, targets, tokens;
+  std::vector<std::int32_t> inputs, targets;
   std::vector<float> losses;
   std::int64_t done = 0;
   for (std::size_t shape = 0; shape < shapes.size(); ++shape) {
@@ -59,11 +64,11 @@ std::vector<Score> score(const InferenceRank& rank, std::span<const BatchShape> 
       for (std::size_t row = 0; row < batch.size(); ++row) {
         const Piece& piece = pieces[batch[row]];
         const auto numel = static_cast<std::size_t>(piece.length);
-        tokens.resize(numel + 1);
-        stores[static_cast<std::size_t>(piece.store)].read(piece.begin, tokens);
-        std::copy_n(tokens.begin(), numel, inputs.begin() + static_cast<std::ptrdiff_t>(row * length));
-        std::copy(tokens.begin() + 1 + piece.uncounted, tokens.end(),
-                  targets.begin() + static_cast<std::ptrdiff_t>(row * length) + piece.uncounted);
+        const auto uncounted = static_cast<std::size_t>(piece.uncounted);
+        const TokenStore& store = stores[static_cast<std::size_t>(piece.store)];
+        store.read(piece.begin, std::span(inputs).subspan(row * length, numel));
+        store.read_targets(piece.begin + 1 + piece.uncounted,
+                           std::span(targets).subspan(row * length + uncounted, numel - uncounted));
         done += piece.length;
       }
       rank.trainer.losses(static_cast<int>(shape), inputs, targets, losses);

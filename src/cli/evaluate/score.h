@@ -24,6 +24,8 @@ class TokenStore {
   std::int64_t numel() const;
   // Tokens [begin, begin + tokens.size()). Throws as TokenSource::read() does.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
+  // The same as targets: kNotCounted where a mask says so.
+  void read_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
 
  private:
   std::variant<std::shared_ptr<const std::vector<std::int32_t>>, TokenSource> tokens_;

@@ -25,9 +25,9 @@ Prepared prepare(const PrepareOptions&, const PrepareProgress&,
 }
 
 struct Documents::Impl {};
-Documents::Documents(const std::string&, std::string, const char* command) { refuse(command); }
+Documents::Documents(const std::string&, DocumentFields, const char* command) { refuse(command); }
 Documents::~Documents() = default;
-std::optional<std::string> Documents::next() { return std::nullopt; }
+std::optional<Document> Documents::next() { return std::nullopt; }
 std::int64_t Documents::consumed() const { return 0; }
 
 bool is_named_json_lines(std::string_view) { return false; }
