@@ -5,6 +5,7 @@
 
 #include "fuzz/fuzz.h"
 #include "src/trainer/token_header.h"
+#include "src/trainer/token_mask.h"
 #include "tessera/error.h"
 
 using namespace tessera;
@@ -17,6 +18,19 @@ void check_header(std::span<const std::byte> file) {
       fuzz::require(layout.numel >= 1 && layout.offset_bytes + layout.numel * bytes_of(layout.encoding) ==
                                              static_cast<std::int64_t>(file.size()),
                     "the tokens are not the file's");
+    } catch (const EnvironmentError&) {
+    }
+}
+
+// A mask's count is that of its bits.
+void check_mask(std::span<const std::byte> file) {
+  const auto numel = 8 * (static_cast<std::int64_t>(file.size()) - kMaskHeaderBytes);
+  for (std::int64_t tokens = std::max<std::int64_t>(1, numel - 7); tokens <= numel; ++tokens) try {
+      const std::int64_t counted = check_token_mask("fuzz.mask", file, tokens);
+      std::int64_t found = 0;
+      for (std::int64_t token = 0; token < tokens; ++token)
+        found += counts_in(file.data() + kMaskHeaderBytes, token) ? 1 : 0;
+      fuzz::require(found == counted, "a mask counts other tokens than it marks");
     } catch (const EnvironmentError&) {
     }
 }
@@ -42,6 +56,7 @@ void check_samples(const TokenSource& source, std::int64_t length) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
   check_header(std::as_bytes(std::span(data, bytes)));
+  check_mask(std::as_bytes(std::span(data, bytes)));
   const fuzz::MemoryFile file(data, bytes);
   const std::int64_t last = bytes > 0 ? data[bytes - 1] : 0;  // varies what the file is read with
   try {

@@ -19,7 +19,9 @@ struct MappedFile;
 //   text     every byte is a token of 0 to 255; no header
 //   uint16   256 int32 of header (magic 20240520, version 1, count, then zeros), then `count` uint16
 //   uint32   the same with magic 20240801, version 7 and uint32
-// All little-endian.
+// All little-endian. Beside a token file may lie a mask, which says which of its tokens count as targets:
+// train.mask beside train.bin. It has 32 bytes of header ("TSRMASK1", then as 8-byte integers the number of
+// tokens, that of those that count, and 0), then a bit for each token, from the lowest of a byte on.
 enum class TokenEncoding : std::uint8_t { text, uint16, uint32 };
 
 std::string_view name_of(TokenEncoding encoding);
@@ -43,13 +45,15 @@ struct TokenRange {
 class TokenSource {
  public:
   // Maps the file `path`. If there is no such file, maps the files that the glob pattern `path` matches (*, ?
-  // and [...]), in the order of their names' bytes. A file that starts with one of the two magic numbers is a
-  // token file, and a file whose name ends in ".bin" must be one. Every other file is text, but what begins
-  // as other formats do (Parquet, Arrow, NumPy, safetensors, JSON lines, archives) is refused. `vocabulary`
-  // is the model's, from 1 to 2^31. Throws EnvironmentError for a pattern that matches nothing, for a file
-  // that is empty or cannot be read, for a header that contradicts its file (a version other than the above,
-  // a count that does not match the bytes), and for files of different encodings. Throws UsageError for text
-  // with a vocabulary below 256. Tokens are checked when they are read; check_tokens() checks all of them.
+  // and [...]), in the order of their names' bytes; masks beside token files, too. A file that starts with
+  // one of the two magic numbers is a token file, and a file whose name ends in ".bin" must be one. Every
+  // other file is text, but what begins as other formats do (Parquet, Arrow, NumPy, safetensors, JSON lines,
+  // archives) is refused. `vocabulary` is the model's, from 1 to 2^31. Throws EnvironmentError for a pattern
+  // that matches nothing, for a file that is empty or cannot be read, for a header that contradicts its file
+  // (a version other than the above, a count that does not match the bytes), for files of different
+  // encodings, for a mask that is damaged or of another number of tokens, and for files of which some have a
+  // mask and some have none. Throws UsageError for text with a vocabulary below 256. Tokens are checked when
+  // they are read; check_tokens() checks all of them.
   static TokenSource open(const std::string& path, std::int64_t vocabulary);
   // Text in memory, for tests and embedders. Messages show `name` in place of a path.
   static TokenSource of_text(std::string text, std::int64_t vocabulary = 256,
@@ -68,6 +72,10 @@ class TokenSource {
   // outside [0, numel()). Throws EnvironmentError for a token that is not below the vocabulary, naming the
   // file, the place in it and the token, and also if a file has become shorter or its disk fails.
   void read(std::int64_t begin, std::span<std::int32_t> tokens) const;
+  // The same as targets: kNotCounted in place of a token that does not count.
+  void read_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
+  bool masked() const { return masked_; }
+  std::int64_t counted() const { return counted_; }  // tokens that count; all where there is no mask
   // Asks the system to read the tokens of `range` from disk ahead of their use; does not wait. Without it,
   // read() takes from disk the pages that it touches, one by one, and no neighbouring pages: if samples are
   // drawn from more data than memory holds, those would only displace other pages that are needed. Throws
@@ -84,6 +92,7 @@ class TokenSource {
     std::shared_ptr<const MappedFile> mapped;
     const std::byte* data = nullptr;  // range.numel() tokens of encoding_
     TokenRange range;
+    std::shared_ptr<const MappedFile> mask = nullptr;
   };
   TokenSource() = default;
   void check_range(TokenRange range) const;
@@ -91,16 +100,20 @@ class TokenSource {
   template <typename Use>
   void for_files(TokenRange range, const Use& use) const;
   void read_file(const File& file, std::int64_t begin, std::span<std::int32_t> tokens) const;
+  void open_masks(std::vector<File>& files);
   [[noreturn]] void refuse_token(const File& file, std::int64_t begin, std::int64_t count) const;
 
   std::shared_ptr<const std::vector<File>> files_;  // at least one
   std::int64_t vocabulary_ = 0;
   TokenEncoding encoding_ = TokenEncoding::text;
   std::string name_;
+  bool masked_ = false;
+  std::int64_t counted_ = 0;
 };
 
 // A text by which to compare data sets: "1212 tokens in 3 files (hash 0123456789abcdef)". The hash covers
-// each file's count and its first and last tokens, but not names and types of files. Throws as
+// each file's count and its first and last tokens, but not names and types of files. With masks it goes on:
+// ", of which 300 count (hash …)", where the hash covers what of these tokens counts. Throws as
 // TokenSource::read() does.
 std::string identity_of(const TokenSource& source);
 
@@ -108,16 +121,19 @@ std::string identity_of(const TokenSource& source);
 // or none. Without finish() the temporary file is removed.
 class TokenWriter {
  public:
-  // Throws EnvironmentError if the file cannot be created, UsageError for TokenEncoding::text.
-  TokenWriter(const std::string& path, TokenEncoding encoding);
+  // `masked`: writes a mask beside it, too. Throws EnvironmentError if a file cannot be created, UsageError
+  // for TokenEncoding::text.
+  TokenWriter(const std::string& path, TokenEncoding encoding, bool masked = false);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
   // Throws UsageError for a token that the encoding cannot hold, or a file of more than 2^31 − 1 tokens; none
   // of `tokens` is then written. Throws EnvironmentError if the disk refuses; some may then be written.
-  void append(std::span<const std::int32_t> tokens);
-  // Writes the header, syncs and renames. Nothing may be appended after it.
+  // `count`: whether the tokens count as targets. UsageError for some that do not, without a mask.
+  void append(std::span<const std::int32_t> tokens, bool count = true);
+  // Writes the headers, syncs and renames, the mask first. Without a mask it removes one that was beside an
+  // earlier file of this name. Nothing may be appended after it.
   void finish();
 
  private:
@@ -172,8 +188,8 @@ class Sampler {
   std::int64_t window_of(std::int64_t number) const;
 
   // Reads samples first, first + 1, ... as rows of inputs and of targets, each [rows, T]. The targets are the
-  // inputs one token later. Returns how many targets count. Throws UsageError unless both spans have equal
-  // sizes of whole rows, and throws as TokenSource::read() does.
+  // inputs one token later, kNotCounted where a mask says so. Returns how many targets count. Throws
+  // UsageError unless both spans have equal sizes of whole rows, and throws as TokenSource::read() does.
   std::int64_t read(std::int64_t first, std::span<std::int32_t> inputs,
                     std::span<std::int32_t> targets) const;
   // Asks the system to read samples [first, first + count) from disk ahead of their use; does not wait.

@@ -1,73 +1,46 @@
 // `tessera data prepare`: text into token files.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <memory>
+#include <tuple>
 
 #include "src/cli/commands.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/prepare/prepare.h"
 #include "src/cli/processes.h"
-#include "src/cli/progress.h"
+#include "src/cli/work_progress.h"
+#include "tessera/data.h"
 #include "tessera/machine.h"
 
 namespace tessera::cli {
 
 namespace {
 
-// A bar on a terminal, a few lines elsewhere.
-class EncodingProgress {
- public:
-  void show(std::int64_t done, std::int64_t all) {
-    const int percent = all > 0 ? static_cast<int>(100 * done / all) : 100;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (percent == percent_ && (!terminal_ || seconds < next_)) return;
-    if (!terminal_ && percent < percent_ + 10 && percent < 100) return;
-    percent_ = percent;
-    next_ = seconds + 0.2;
-    const double rate = static_cast<double>(done) / std::max(seconds, 1e-3) / 1e6;
-    const std::string left =
-        percent < 100 && done > 0
-            ? fmt::format("  {} left",
-                          duration(seconds * static_cast<double>(all - done) / static_cast<double>(done)))
-            : "";
-    const std::string line =
-        fmt::format("encoded  {:>3}%  {} of {}  {:.1f} MB/s{}", percent, mib(done), mib(all), rate, left);
-    fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
-    shown_ = terminal_;
-    std::fflush(stdout);
-  }
-  // Ends the bar's line.
-  void finish() {
-    if (shown_) fmt::print("\n");
-    shown_ = false;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
-  bool terminal_ = terminal_columns(STDOUT_FILENO) > 0;
-  bool shown_ = false;
-  int percent_ = -10;
-  double next_ = 0.0;
-};
-
 std::string side_text(const char* name, const PreparedSplit& split) {
   const std::string tail = split.files.size() > 1 ? fmt::format(" to {}", split.files.back()) : "";
-  return fmt::format("{:<12}{} tokens in {} document{}, {}{}\n", name, count(split.tokens),
+  const std::string counted =
+      split.counted == split.tokens
+          ? ""
+          : fmt::format(", {} of which count ({:.1f} %),", count(split.counted),
+                        100.0 * static_cast<double>(split.counted) / static_cast<double>(split.tokens));
+  return fmt::format("{:<12}{} tokens{} in {} document{}, {}{}\n", name, count(split.tokens), counted,
                      count(split.documents), split.documents == 1 ? "" : "s",
                      split.files.empty() ? "no file" : split.files.front(), tail);
 }
 
 void prepare_data(PrepareOptions options) {
   if (options.threads == 0) options.threads = std::max(1, static_cast<int>(allowed_cores().size()));
-  EncodingProgress progress;
+  WorkProgress progress("encoded");
   const Prepared made = prepare(
-      options, [&](std::int64_t done, std::int64_t all) { progress.show(done, all); },
+      options,
+      [&](std::int64_t done, std::int64_t all) {
+        progress.show(done, all, [&](double seconds) {
+          return fmt::format("{} of {}  {:.1f} MB/s", mib(done), mib(all),
+                             static_cast<double>(done) / seconds / 1e6);
+        });
+      },
       [&](const std::string& note) {
         progress.finish();
         fmt::print("{}\n", escaped(note));
@@ -82,13 +55,41 @@ void prepare_data(PrepareOptions options) {
   fmt::print("  model.vocabulary = {}, or more\n", made.vocabulary);
 }
 
+constexpr std::int64_t kAnyVocabulary = std::int64_t{1} << 31;
+
+void show_data(const std::string& path) {
+  const TokenSource source = TokenSource::open(path, kAnyVocabulary);
+  const std::vector<TokenRange> files = source.files();
+  for (std::size_t k = 0; k < files.size(); ++k)
+    fmt::print("file        {}  {} tokens\n", escaped(source.file_name(k)), count(files[k].numel()));
+  fmt::print("tokens      {}, each of {}\n", count(source.numel()), name_of(source.encoding()));
+  fmt::print("targets     {} count{}\n", count(source.counted()),
+             source.masked()
+                 ? fmt::format(", by masks: {:.1f} %", 100.0 * static_cast<double>(source.counted()) /
+                                                           static_cast<double>(source.numel()))
+                 : ", all");
+  fmt::print("identity    {}\n", identity_of(source));
+}
+
+void add_info(CLI::App& data) {
+  const auto path = std::make_shared<std::string>();
+  CLI::App* command = data.add_subcommand("info", "Show what data files hold, and how many targets count");
+  command
+      ->add_option("files", *path, "a file, or a pattern such as 'data/train_*.bin', as data.train names it")
+      ->required();
+  command->callback([path] {
+    if (!left_to_first_process()) show_data(*path);
+  });
+}
+
 }  // namespace
 
 void add_data_commands(CLI::App& app) {
   const auto options = std::make_shared<PrepareOptions>();
   options->threads = 0;
-  CLI::App* data = app.add_subcommand("data", "Make data to train on");
+  CLI::App* data = app.add_subcommand("data", "Make data to train on, or look at them");
   data->require_subcommand(1);
+  add_info(*data);
   CLI::App* command =
       data->add_subcommand("prepare", "Text or JSON lines into token files, shuffled and split");
   command
@@ -101,7 +102,14 @@ void add_data_commands(CLI::App& app) {
       ->required()
       ->check(kOutput);
   command->option_defaults()->always_capture_default();
-  command->add_option("--field", options->field, "the member of a JSON line that has its text");
+  CLI::Option* field =
+      command->add_option("--field", options->fields.text, "the member of a JSON line that has its text");
+  for (const auto& [name, value, of] :
+       {std::tuple("--prompt-field", &options->fields.prompt, "prompt, which is not trained on"),
+        {"--answer-field", &options->fields.answer, "answer, which alone counts in the loss"}})
+    command->add_option(name, *value, fmt::format("the member of a JSON line that has its {}", of))
+        ->default_str("")
+        ->excludes(field);
   command->add_option("--validation", options->validation, "share of the documents to validate on");
   command->add_option("--seed", options->seed, "of the order of documents");
   command->add_option("--shard-tokens", options->shard_tokens,

@@ -16,6 +16,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/config.h"
 #include "src/cli/config_keys.h"
+#include "src/cli/evaluate/evaluate_command.h"
 #include "src/cli/files.h"
 #include "src/cli/generate/generate_command.h"
 #include "src/cli/options.h"
@@ -177,6 +178,7 @@ struct CommandLine {
   ClusterArguments cluster;
   PlanArguments show;
   CompareArguments compare;
+  EvaluateArguments evaluate;
   GenerateArguments generate;
   std::string json, checkpoint, output;
   bool speaks = true;  // else another process says and writes what both find
@@ -221,6 +223,17 @@ void add_train(CLI::App& app, CommandLine& line) {
   command->callback([&line] {
     line.speaks = is_first_process();
     run_for_result(line, [&](ResultFile& result) { return train_command(line.arguments, result); });
+  });
+}
+
+void add_evaluate(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("evaluate", "Measure a model on text, or on multiple-choice questions");
+  add_evaluate_options(*command, line.evaluate);
+  add_json(*command, line.json);
+  command->callback([&line] {
+    line.speaks = is_first_process();
+    run_for_result(line, [&](ResultFile& result) { return evaluate_command(line.evaluate, result); });
   });
 }
 
@@ -340,8 +353,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
   CommandLine line;
-  for (const auto& add :
-       {add_train, add_generate, add_plan, add_simulate, add_compare, add_info, add_checkpoint, add_config})
+  for (const auto& add : {add_train, add_evaluate, add_generate, add_plan, add_simulate, add_compare,
+                          add_info, add_checkpoint, add_config})
     add(app, line);
   add_tokenizer_commands(app);
   add_data_commands(app);
@@ -363,7 +376,7 @@ int main(int argc, char** argv) {
   try {
     tessera::cli::fill_standard_streams();
     const auto is = [&](const char* command) { return argc > 1 && std::strcmp(argv[1], command) == 0; };
-    if (is("train") || is("generate")) tessera::cli::wait_for_teams_briefly(argv);
+    if (is("train") || is("evaluate") || is("generate")) tessera::cli::wait_for_teams_briefly(argv);
     if (is("train")) tessera::cli::keep_signals_off_threads();
     const int status = tessera::cli::run(argc, argv);
     tessera::cli::check_flushed();

@@ -27,7 +27,19 @@ void print(const std::string& text) {
 }
 
 // What a line says, from what matters most.
-enum class Field : std::uint8_t { step, loss, tokens, left, skipped, hidden, flops, time, rate, none };
+enum class Field : std::uint8_t {
+  step,
+  loss,
+  memory,
+  tokens,
+  left,
+  skipped,
+  hidden,
+  flops,
+  time,
+  rate,
+  none
+};
 
 struct Shown {
   Field field;
@@ -70,6 +82,7 @@ std::vector<Shown> shown_of(const ProgressLimits& limits, const ProgressState& s
   else if (state.model_flops > 0.0)
     all.push_back({Field::flops, flops_text(state.model_flops)});
   if (state.hidden) all.push_back({Field::hidden, fmt::format("hidden {:.0f}%", *state.hidden * 100.0)});
+  if (state.memory) all.push_back({Field::memory, *state.memory});
   if (!state.result.applied) all.push_back({Field::skipped, "(skipped)"});
   const double done = fraction_done(limits, state.step, state.elapsed);
   if (done > 0.0 && done < 1.0)

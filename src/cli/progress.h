@@ -24,6 +24,7 @@ struct ProgressState {
   double tokens_per_second = 0.0;
   double model_flops = 0.0;                // operations a second, by Model::flops_per_token(); 0: not shown
   std::optional<double> utilisation = {};  // model_flops as a share of the devices' peak; none: not known
+  std::optional<std::string> memory = {};  // what is near its limit, "memory 97%"; none: nothing is
   std::optional<double> hidden = {};       // share of communication hidden by compute; none: not measured yet
 };
 

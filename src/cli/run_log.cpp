@@ -87,6 +87,7 @@ void RunLog::show(const LoggedStep& step, double rate) {
                   .tokens_per_second = shown_rate_,
                   .model_flops = summary_.utilisation.flops(shown_rate_),
                   .utilisation = summary_.utilisation.share(shown_rate_),
+                  .memory = step.memory,
                   .hidden = summary_.hidden});
   if (step.result.applied || step.result.reason != SkipReason::not_finite) return;
   const bool scaled = setup_.options.engine.loss_scaling.has_value();

@@ -53,8 +53,9 @@ struct LoggedStep {
   std::int64_t tokens = 0;  // trained on in the whole run, with this step
   StepResult result = {};
   double seconds = 0.0;
-  std::optional<StepTiming> timing = {};  // none if it was not measured
-  std::optional<Balance> balance = {};    // nor this, or of one rank
+  std::optional<StepTiming> timing = {};   // none if it was not measured
+  std::optional<Balance> balance = {};     // nor this, or of one rank
+  std::optional<std::string> memory = {};  // see MemoryWatch
 };
 
 class RunLog {

@@ -141,6 +141,20 @@ TokenSource open_tokens(const char* key, const std::string& path, std::int64_t v
   throw EnvironmentError(fmt::format("{}: {}", key, error.what()));
 }
 
+// A mask must let something count. A step's weight is the number of its targets that do, which the data
+// decide.
+void check_mask(const char* key, const Setup& setup, const TokenSource& source, bool trains) {
+  if (source.counted() == 0)
+    throw UsageError(fmt::format("{}: by its masks none of the {} tokens of '{}' counts", key, source.numel(),
+                                 source.name()));
+  if (source.masked() && trains && setup.options.engine.strategy.update == UpdateWhen::reduced)
+    throw UsageError(fmt::format(
+        "strategy.update is \"reduced\", which needs to know a step's weight before it begins, and {}, '{}', "
+        "has "
+        "masks: how many targets count is known only as they are read; set it to \"decided\" or \"next\"",
+        key, source.name()));
+}
+
 // What of data that are split for evaluation is no longer there to train on.
 std::string held_back(const Setup& setup, const TokenSource& source, TokenRange range, SampleOrder order) {
   if (order != SampleOrder::shuffled || range.numel() == source.numel()) return "";
@@ -350,11 +364,15 @@ Data open_data(const Setup& setup) {
   Data data{.encoding = train.encoding(),
             .train = make_sampler(key, setup, train, split.train, SampleOrder::shuffled),
             .validation = std::nullopt,
-            .train_identity = identity_of(train)};
+            .train_identity = identity_of(train),
+            .train_tokens = train.numel(),
+            .train_counted = train.counted()};
+  check_mask(key, setup, train, !only_evaluates(setup.config));
   std::optional<Sampler> validation;
   if (!config.validation.empty()) {
     const TokenSource other = open_tokens("data.validation", config.validation, setup.model->vocabulary);
     check_encoding(train, other);
+    check_mask("data.validation", setup, other, false);
     validation = make_sampler("data.validation", setup, other, {0, other.numel()}, SampleOrder::in_order);
     data.validation_identity = identity_of(other);
   }

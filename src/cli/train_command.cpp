@@ -267,6 +267,14 @@ void print_unread(const char* key, const Sampler& sampler) {
       more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
+// How much of data with masks is trained on.
+void print_counted(const Data& data) {
+  if (data.train_counted == data.train_tokens) return;
+  fmt::print("data      {} of {} tokens of data.train count as targets ({:.1f} %)\n",
+             count(data.train_counted), count(data.train_tokens),
+             100.0 * static_cast<double>(data.train_counted) / static_cast<double>(data.train_tokens));
+}
+
 // What of the data is not evaluated, or not as the configuration may seem to say.
 void print_evaluation(const Setup& setup) {
   const Config& config = setup.config;
@@ -357,6 +365,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
                setup.config.strategy.stage, setup.config.precision.parameters,
                count(setup.tokens_per_step()));
   if (first) print_products(setup);
+  if (first) print_counted(data);
   if (first) print_unread("data.train", data.train);
   if (first && data.validation && !setup.config.data.validation.empty())
     print_unread("data.validation", *data.validation);

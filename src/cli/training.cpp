@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "src/cli/kept_files.h"
+#include "src/cli/memory_watch.h"
 #include "src/cli/processes.h"
 #include "src/cli/rank_place.h"
 #include "src/cli/resume.h"
@@ -58,7 +59,8 @@ class RankTraining {
         disk_(place.world.duplicate("checkpoint")),
         trainer_(place.world, setup.model, place.options),
         numerics_(with_run(trainer_.engine().numerics(), setup, &data)),
-        gpu_memory_(place.memory) {
+        gpu_memory_(place.memory),
+        memory_(gpus_ > 0 ? std::optional(place.options.engine.device_ordinal) : std::nullopt) {
     gpu_memory_.after_set_up();
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.waits.deadline));
@@ -250,7 +252,8 @@ class RankTraining {
                       .tokens = tokens_,
                       .result = result,
                       .seconds = last_step_seconds_,
-                      .balance = balance};
+                      .balance = balance,
+                      .memory = memory_.look(log_->elapsed())};
     if (measured || traced) logged.timing = trainer_.engine().timing();
     log_->step(logged);
   }
@@ -374,6 +377,7 @@ class RankTraining {
   Trainer trainer_;
   Numerics numerics_;
   GpuMemory gpu_memory_;
+  MemoryWatch memory_;
   PendingCheckpoint saving_;
 
   std::optional<RunLog> log_;  // rank 0's

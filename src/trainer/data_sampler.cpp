@@ -103,6 +103,11 @@ std::int64_t Sampler::read(std::int64_t first, std::span<std::int32_t> inputs,
     }
     const std::int64_t begin = begin_of(window);
     source_.read(begin, input);
+    if (source_.masked()) {
+      source_.read_targets(begin + 1, target);
+      counted += options_.length - std::ranges::count(target, kNotCounted);
+      continue;
+    }
     source_.read(begin + options_.length, target.last(1));
     std::copy(input.begin() + 1, input.end(), target.begin());
     counted += options_.length;

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "src/trainer/mapped_file.h"
 #include "src/trainer/token_header.h"
+#include "src/trainer/token_mask.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
 
@@ -46,6 +49,11 @@ std::uint32_t widen(TokenEncoding encoding, const std::byte* source, std::span<s
   return 0;
 }
 
+[[noreturn]] void refuse_mask(const std::string& name) {
+  throw EnvironmentError(fmt::format(
+      "cannot read the mask '{}': it has become shorter since it was opened, or its disk fails", name));
+}
+
 }  // namespace
 
 std::string_view name_of(TokenEncoding encoding) {
@@ -82,8 +90,36 @@ TokenSource TokenSource::open(const std::string& path, std::int64_t vocabulary) 
     numel += layout.numel;
   }
   check_vocabulary(path, source.encoding_, vocabulary);
+  source.open_masks(files);
   source.files_ = std::make_shared<const std::vector<File>>(std::move(files));
   return source;
+}
+
+void TokenSource::open_masks(std::vector<File>& files) {
+  counted_ = files.back().range.end;
+  if (encoding_ == TokenEncoding::text) return;
+  std::int64_t counted = 0;
+  const File* without = nullptr;
+  for (File& file : files) {
+    const std::string name = mask_name(file.name);
+    std::error_code none;
+    if (!std::filesystem::exists(std::filesystem::symlink_status(name, none))) {
+      without = &file;
+      continue;
+    }
+    file.mask = std::make_shared<const MappedFile>(map_file(name));
+    if (!can_read(file.mask->bytes)) refuse_mask(name);
+    counted += check_token_mask(name, file.mask->bytes, file.range.numel());
+    masked_ = true;
+  }
+  if (!masked_) return;
+  if (without != nullptr)
+    throw EnvironmentError(
+        fmt::format("data '{}': '{}' has no mask beside it, '{}', and other files have theirs; bring it "
+                    "back, or name files "
+                    "of one kind",
+                    name_, without->name, mask_name(without->name)));
+  counted_ = counted;
 }
 
 TokenSource TokenSource::of_text(std::string text, std::int64_t vocabulary, const std::string& name) {
@@ -98,6 +134,7 @@ TokenSource TokenSource::of_text(std::string text, std::int64_t vocabulary, cons
               .mapped = nullptr,
               .data = reinterpret_cast<const std::byte*>(owner->data()),
               .range = {0, static_cast<std::int64_t>(owner->size())}});
+  source.counted_ = source.numel();
   return source;
 }
 
@@ -137,6 +174,22 @@ void TokenSource::read(std::int64_t begin, std::span<std::int32_t> tokens) const
   for_files({begin, begin + count}, [&](const File& file, TokenRange range) {
     read_file(file, range.begin, tokens.first(static_cast<std::size_t>(range.numel())));
     tokens = tokens.subspan(static_cast<std::size_t>(range.numel()));
+  });
+}
+
+void TokenSource::read_targets(std::int64_t begin, std::span<std::int32_t> targets) const {
+  read(begin, targets);
+  if (!masked_) return;
+  const auto count = static_cast<std::int64_t>(targets.size());
+  for_files({begin, begin + count}, [&](const File& file, TokenRange range) {
+    const std::byte* const bits = file.mask->bytes.data() + kMaskHeaderBytes;
+    const std::span bytes(bits + range.begin / 8,
+                          static_cast<std::size_t>((range.end + 7) / 8 - range.begin / 8));
+    const bool there = can_read(bytes);
+    for (std::int64_t token = range.begin; there && token < range.end; ++token)
+      if (!counts_in(bits, token)) targets[static_cast<std::size_t>(token - range.begin)] = kNotCounted;
+    if (!there || !holds(*file.mask, bytes)) refuse_mask(mask_name(file.name));
+    targets = targets.subspan(static_cast<std::size_t>(range.numel()));
   });
 }
 

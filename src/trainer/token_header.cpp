@@ -49,6 +49,7 @@ constexpr Other kOthers[] = {{"PAR1", "a Parquet file"},
                              {"\xFD\x37zXZ", "compressed by xz"},
                              {"{\"text\"", "JSON lines"},
                              {"{\"content\"", "JSON lines"},
+                             {"TSRMASK1", "the mask of a token file"},
                              {"%PDF-", "a PDF file"},
                              {"SQLite format 3", "an SQLite database"}};
 

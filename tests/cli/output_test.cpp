@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "src/cli/memory_watch.h"
 #include "src/cli/metrics.h"
 #include "src/cli/progress.h"
 #include "src/cli/setup.h"
@@ -164,6 +165,22 @@ std::string line_of(int columns, const ProgressState& state) {
   const std::string line = text.substr(1, text.find("\033[K") - 1);
   EXPECT_LT(line.size(), static_cast<std::size_t>(columns));
   return line;
+}
+
+TEST(Progress, WarnsOfMemoryThatIsNearItsLimit) {
+  ProgressState state{.elapsed = 1.0, .step = 50};
+  EXPECT_EQ(line_of(200, state).find("memory"), std::string::npos);
+  state.memory = near_limit({.of = "memory", .used_bytes = 949, .limit_bytes = 1000});
+  EXPECT_FALSE(state.memory);
+  state.memory = near_limit({.of = "GPU memory", .used_bytes = 972, .limit_bytes = 1000});
+  EXPECT_NE(line_of(200, state).find("  GPU memory 97%"), std::string::npos) << line_of(200, state);
+  EXPECT_NE(line_of(50, state).find("GPU memory 97%"), std::string::npos) << "it matters more than the rate";
+  EXPECT_FALSE(near_limit({.of = "memory"})) << "a limit that is not known";
+  const MemoryUse use = host_memory_use();
+  EXPECT_GT(use.used_bytes, 1 << 20);
+  EXPECT_GT(use.limit_bytes, use.used_bytes);
+  MemoryWatch watch;
+  EXPECT_FALSE(watch.look(0.0)) << "this test takes no memory";
 }
 
 // Nothing is cut off: what matters least goes first.

@@ -209,6 +209,154 @@ TEST_F(PrepareTest, InterruptionsChangeNoByte) {
   EXPECT_EQ(contents(killed.out), contents(whole.out));
 }
 
+class PreparePrompts : public PrepareTest {
+ protected:
+  void SetUp() override {
+    PrepareTest::SetUp();
+    for (std::size_t k = 0; k + 1 < documents_.size(); k += 2) {
+      const std::string& answer = documents_[k + 1];
+      pairs_.insert({documents_[k], answer});
+      std::string line = json_line(documents_[k]);  // {"id": 3, "text": "…"}
+      line.replace(line.find("\"text\""), 6, "\"question\"");
+      const std::string other = json_line(answer);
+      lines_of_pairs_ += line.substr(0, line.size() - 2) + ", " + other.substr(other.find("\"text\""));
+    }
+    file("pairs.jsonl", lines_of_pairs_);
+  }
+  PrepareOptions pairs(const std::string& out, const std::string& input = "pairs.jsonl") const {
+    PrepareOptions made = options(out, {folder_.file(input)});
+    made.fields = {.prompt = "question", .answer = "text"};
+    return made;
+  }
+
+  std::multimap<std::string, std::string> pairs_;
+  std::string lines_of_pairs_;
+};
+
+// The tokens of the prompt are those that it has alone, and do not count; those of the answer and the end do.
+TEST_F(PreparePrompts, CountTheAnswersAndTheirEnds) {
+  const PrepareOptions of = pairs("out");
+  const Prepared made = run(of);
+  const Tokenizer tokenizer = Tokenizer::open(fs::path(of.out) / "tokenizer.json");
+  std::multimap<std::string, std::string> found;
+  std::int64_t all_counted = 0;
+  for (const PreparedSplit& split : {made.train, made.validation})
+    for (const std::string& name : split.files) {
+      const TokenSource source = TokenSource::open((fs::path(of.out) / name).string(), 1 << 16);
+      ASSERT_TRUE(source.masked());
+      all_counted += source.counted();
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.numel())), targets(tokens.size());
+      source.read(0, tokens);
+      source.read_targets(0, targets);
+      for (std::size_t at = 0; at < tokens.size();) {
+        std::vector<std::int32_t> prompt, answer;
+        for (; targets[at] == kNotCounted; ++at) prompt.push_back(tokens[at]);
+        for (; tokens[at] != *tokenizer.id_of("<|endoftext|>"); ++at) answer.push_back(targets[at]);
+        EXPECT_EQ(targets[at], tokens[at]) << "the end counts";
+        ++at;
+        const std::string text = tokenizer.decode(prompt);
+        EXPECT_EQ(prompt, tokenizer.encode(text, {.find_special_tokens = false}));
+        found.insert({text, tokenizer.decode(answer)});
+      }
+    }
+  EXPECT_EQ(found.size(), pairs_.size());
+  EXPECT_EQ(std::multiset(found.begin(), found.end()), std::multiset(pairs_.begin(), pairs_.end()));
+  EXPECT_EQ(made.train.counted + made.validation.counted, all_counted);
+  EXPECT_LT(all_counted, made.train.tokens + made.validation.tokens);
+}
+
+TEST_F(PreparePrompts, BeginOnceAsTheTokenizerSays) {
+  std::string json = read_file(folder_.file("tokenizer.json"));
+  const Tokenizer plain = Tokenizer::parse(json);
+  const std::string begin = *plain.token_of(5);
+  const std::string none = "\"post_processor\": null";
+  ASSERT_NE(json.find(none), std::string::npos);
+  json.replace(
+      json.find(none), none.size(),
+      R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"B","type_id":0}},)"
+      R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"B":{"id":"B","ids":[5],"tokens":[")" +
+          begin + R"("]}}})");
+  file("tokenizer.json", json);
+  const PrepareOptions of = pairs("begun");
+  const Prepared made = run(of);
+  const TokenSource source =
+      TokenSource::open((fs::path(of.out) / made.train.files.front()).string(), 1 << 16);
+  const std::string index =
+      read_file((fs::path(of.out) / made.train.files.front()).replace_extension(".documents"));
+  std::vector<std::int64_t> begins(index.size() / 8);
+  std::memcpy(begins.data(), index.data(), index.size());
+  for (std::size_t k = 0; k + 1 < begins.size(); ++k) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(begins[k + 1] - begins[k])),
+        targets(tokens.size());
+    source.read(begins[k], tokens);
+    source.read_targets(begins[k], targets);
+    EXPECT_EQ(tokens[0], 5);
+    const auto prompt =
+        std::ranges::find_if(targets, [](std::int32_t target) { return target != kNotCounted; });
+    const std::vector<std::int32_t> rest(tokens.begin() + 1, tokens.begin() + (prompt - targets.begin()));
+    EXPECT_TRUE(pairs_.contains(plain.decode(rest))) << plain.decode(rest);
+  }
+}
+
+TEST_F(PreparePrompts, AreTheSameWithAnyThreadsAndAfterAnyKill) {
+  run(pairs("plain"));
+  const auto expected = contents(folder_.file("plain"));
+  EXPECT_TRUE(expected.contains("train_00000.mask"));
+  PrepareOptions threads = pairs("threads");
+  threads.threads = 5;
+  run(threads);
+  EXPECT_EQ(contents(threads.out), expected);
+  file("pairs.jsonl.zst", zstandard(lines_of_pairs_));
+  run(pairs("zst", "pairs.jsonl.zst"));
+  EXPECT_EQ(contents(folder_.file("zst")), expected);
+  const PrepareOptions killed = pairs("killed");
+  std::mt19937 random(5);
+  int kills = 0;
+  for (int start = 0; start < 200 && !fs::exists(fs::path(killed.out) / "data.json"); ++start) {
+    const pid_t child = fork();
+    if (child == 0) {
+      try {
+        run(killed);
+        _exit(0);
+      } catch (...) {
+        _exit(1);
+      }
+    }
+    usleep(static_cast<useconds_t>(random() % 3000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+    kills += WIFSIGNALED(status) ? 1 : 0;
+  }
+  if (!fs::exists(fs::path(killed.out) / "data.json")) run(killed);
+  EXPECT_GT(kills, 1);
+  EXPECT_EQ(contents(killed.out), expected);
+}
+
+TEST_F(PreparePrompts, OfFieldsThatAreMissingAreRefused) {
+  const auto says = [&](const PrepareOptions& options, const std::string& words) {
+    EXPECT_NE(refused(options).find(words), std::string::npos) << refused(options);
+  };
+  const std::string good = R"({"question": "q", "text": "a"})";
+  file("a.jsonl", good + "\n" + R"({"text": "a"})" + "\n");
+  says(pairs("a", "a.jsonl"),
+       "line 2 of '" + folder_.file("a.jsonl") +
+           "' has no field 'question'; --prompt-field names the one that has the prompt");
+  file("b.jsonl", good + "\n\n" + R"({"question": "q"})" + "\n");
+  says(pairs("b", "b.jsonl"), "line 3 of '" + folder_.file("b.jsonl") +
+                                  "' has no field 'text'; --answer-field names the one that has the answer");
+  file("c.jsonl", R"({"question": 3, "text": "a"})");
+  says(pairs("c", "c.jsonl"), "has a field 'question' that is no text");
+  file("d.txt", "text");
+  says(pairs("d", "d.txt"), "d.txt' is text by its name, and --prompt-field names a field");
+  PrepareOptions half = pairs("e");
+  half.fields.answer = "";
+  says(half, "--prompt-field is 'question' and --answer-field is not given; give both");
+  half.fields = {.prompt = "text", .answer = "text"};
+  says(half, "are both 'text'; name two fields");
+}
+
 TEST_F(PrepareTest, RefusesWhatItCannotReadBeforeOrWithTheLine) {
   const auto says = [&](const PrepareOptions& options, const std::string& words) {
     EXPECT_NE(refused(options).find(words), std::string::npos) << refused(options);

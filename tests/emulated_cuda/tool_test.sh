@@ -91,3 +91,13 @@ if "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt
 grep -q 'this host has 10 of them, and ranks 0 and 9 would share the GPU at 0000:00:00.0' err.txt
 if NCCL_HOSTID=1 "$emulated" train run.toml --set run.device=cuda --set mesh.shard=10 >out.txt 2>err.txt; then exit 1; fi
 grep -q 'rank [0-9], GPU [0-8]: connecting GPUs failed: .*Duplicate GPU' err.txt
+# Losses of tokens come from the GPUs as from the CPU, for text and for choices.
+golden=$here/golden/evaluate_gpt2
+"$tool" evaluate "$golden/text.txt" "$golden/lines.jsonl" --weights "$golden" | tail -n 3 >cpu_text.txt
+"$tool" evaluate --choices "$golden/questions.jsonl" --weights "$golden" | tail -n 2 >cpu_choices.txt
+for ranks in 1 2; do
+  "$emulated" evaluate "$golden/text.txt" "$golden/lines.jsonl" --weights "$golden" --ranks $ranks \
+    --set run.device=cuda | tail -n 3 | diff - cpu_text.txt
+  "$emulated" evaluate --choices "$golden/questions.jsonl" --weights "$golden" --ranks $ranks \
+    --set run.device=cuda | tail -n 2 | diff - cpu_choices.txt
+done

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "src/cli/prepare/documents.h"
+#include "src/cli/text_tokens.h"
 
 namespace tessera::cli {
 namespace {
@@ -20,26 +21,44 @@ constexpr std::int64_t kBatchBytes = std::int64_t{4} << 20;
 
 struct Encoded {
   std::uint64_t hash = 0;
+  std::int64_t prompt = 0;  // tokens of it
   std::vector<std::int32_t> tokens;
 };
 
+std::uint64_t hash_of(const Document& document, bool prompted) {
+  const std::uint64_t seed = prompted ? XXH3_64bits(document.prompt.data(), document.prompt.size()) : 0;
+  return XXH3_64bits_withSeed(document.text.data(), document.text.size(), seed);
+}
+
+// What a document spells is text: only the preparation itself puts special tokens.
+void encode(const Document& document, const TextTokens& text, bool prompted, Encoded& encoded) {
+  encoded.hash = hash_of(document, prompted);
+  const auto add = [&](const std::vector<std::int32_t>& tokens) {
+    encoded.tokens.insert(encoded.tokens.end(), tokens.begin(), tokens.end());
+  };
+  if (prompted) {
+    add(text.prefix());
+    add(text.encode(document.prompt));
+    encoded.prompt = static_cast<std::int64_t>(encoded.tokens.size());
+  }
+  add(text.encode(document.text));
+}
+
 // Each thread takes the next document that none has; the first error ends all.
-std::vector<Encoded> encode(const std::vector<std::string>& texts, const Tokenizer& tokenizer, int threads) {
-  std::vector<Encoded> encoded(texts.size());
+std::vector<Encoded> encode(const std::vector<Document>& documents, const TextTokens& text, bool prompted,
+                            int threads) {
+  std::vector<Encoded> encoded(documents.size());
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
   const auto work = [&] {
     try {
-      for (std::size_t k = next++; k < texts.size(); k = next++) {
-        encoded[k].hash = XXH3_64bits(texts[k].data(), texts[k].size());
-        // What a document spells is text: only the preparation itself puts special tokens.
-        tokenizer.encode(texts[k], {.find_special_tokens = false}, encoded[k].tokens);
-      }
+      for (std::size_t k = next++; k < documents.size(); k = next++)
+        encode(documents[k], text, prompted, encoded[k]);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
-      next = texts.size();
+      next = documents.size();
     }
   };
   std::vector<std::jthread> others;
@@ -55,7 +74,7 @@ class InputEncoder {
  public:
   InputEncoder(const PrepareOptions& options, const Tokenizer& tokenizer, const fs::path& folder,
                std::int64_t input)
-      : options_(options), tokenizer_(tokenizer), folder_(folder), input_(input) {}
+      : options_(options), text_(tokenizer), folder_(folder), input_(input) {}
 
   // Takes the parts that are there. True if they are all of the input.
   bool take_parts(std::vector<Part>& parts) {
@@ -70,37 +89,37 @@ class InputEncoder {
   }
 
   void encode_rest(std::vector<Part>& parts, const std::function<void(std::int64_t)>& progress) {
-    Documents documents(options_.inputs[static_cast<std::size_t>(input_)], options_.field);
+    Documents documents(options_.inputs[static_cast<std::size_t>(input_)], options_.fields);
     for (std::int64_t k = 0; k < passed_ && documents.next(); ++k) {
     }
     part_.input = input_;
-    std::optional<std::string> text = documents.next();
-    while (text) {
-      read_batch(documents, text);
+    std::optional<Document> document = documents.next();
+    while (document) {
+      read_batch(documents, document);
       add_batch();
       progress(documents.consumed());
-      if (part_.text_bytes >= options_.part_bytes && text) end_part(parts, false);
+      if (part_.text_bytes >= options_.part_bytes && document) end_part(parts, false);
     }
     end_part(parts, true);
   }
 
  private:
-  // From `text` on, until enough is there or the part is full. Leaves the document behind in `text`.
-  void read_batch(Documents& documents, std::optional<std::string>& text) {
+  // From `document` on, until enough is there or the part is full. Leaves the document behind in `document`.
+  void read_batch(Documents& documents, std::optional<Document>& document) {
     std::int64_t bytes = 0;
     batch_.clear();
-    while (text && bytes < kBatchBytes && part_.text_bytes < options_.part_bytes) {
-      const auto size = static_cast<std::int64_t>(text->size());
-      bytes += size;
-      part_.text_bytes += size;
-      batch_.push_back(*std::move(text));
-      text = documents.next();
+    while (document && bytes < kBatchBytes && part_.text_bytes < options_.part_bytes) {
+      bytes += document->bytes();
+      part_.text_bytes += document->bytes();
+      batch_.push_back(*std::move(document));
+      document = documents.next();
     }
   }
 
   void add_batch() {
-    for (const Encoded& one : encode(batch_, tokenizer_, options_.threads)) {
-      part_.documents.push_back({.hash = one.hash, .tokens = static_cast<std::int64_t>(one.tokens.size())});
+    for (const Encoded& one : encode(batch_, text_, options_.fields.prompted(), options_.threads)) {
+      part_.documents.push_back(
+          {.hash = one.hash, .tokens = static_cast<std::int64_t>(one.tokens.size()), .prompt = one.prompt});
       tokens_.insert(tokens_.end(), one.tokens.begin(), one.tokens.end());
     }
   }
@@ -115,11 +134,11 @@ class InputEncoder {
   }
 
   const PrepareOptions& options_;
-  const Tokenizer& tokenizer_;
+  const TextTokens text_;
   const fs::path& folder_;
   const std::int64_t input_;
   std::int64_t passed_ = 0;  // documents in parts that are there
-  std::vector<std::string> batch_;
+  std::vector<Document> batch_;
   Part part_;  // that is being made
   std::vector<std::int32_t> tokens_;
 };

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 // Followed by the documents and then the tokens, all little-endian.
 struct Header {
-  char magic[8] = {'t', 's', 'r', 'p', 'a', 'r', 't', '1'};
+  char magic[8] = {'t', 's', 'r', 'p', 'a', 'r', 't', '2'};
   std::int64_t input = 0, number = 0, last = 0, text_bytes = 0, documents = 0, tokens = 0;
 };
 

@@ -14,6 +14,7 @@ namespace tessera::cli {
 struct EncodedDocument {
   std::uint64_t hash = 0;   // of its text
   std::int64_t tokens = 0;  // without a token at its end
+  std::int64_t prompt = 0;  // how many of them are of the prompt, and do not count
 };
 
 struct Part {

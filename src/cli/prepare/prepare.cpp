@@ -33,6 +33,16 @@ void check_options(const PrepareOptions& options) {
   if (options.shard_tokens < 1 || options.shard_tokens > 2'000'000'000)
     throw UsageError(
         fmt::format("data prepare: --shard-tokens is {}; it must be 1 to 2000000000", options.shard_tokens));
+  const DocumentFields& fields = options.fields;
+  if (fields.prompt.empty() != fields.answer.empty())
+    throw UsageError(fmt::format("data prepare: --{}-field is '{}' and --{}-field is not given; give both",
+                                 fields.prompt.empty() ? "answer" : "prompt",
+                                 escaped(fields.prompt.empty() ? fields.answer : fields.prompt),
+                                 fields.prompt.empty() ? "prompt" : "answer"));
+  if (fields.prompted() && fields.prompt == fields.answer)
+    throw UsageError(
+        fmt::format("data prepare: --prompt-field and --answer-field are both '{}'; name two fields",
+                    escaped(fields.prompt)));
   for (std::size_t k = 0; k < options.inputs.size(); ++k) {
     std::error_code none;
     if (!fs::is_regular_file(options.inputs[k], none))
@@ -69,7 +79,9 @@ json settings_of(const PrepareOptions& options, const std::string& tokenizer) {
     inputs.push_back(
         {{"file", fs::absolute(input).lexically_normal().string()}, {"bytes", fs::file_size(input)}});
   return {{"inputs", inputs},
-          {"field", options.field},
+          {"field", options.fields.text},
+          {"prompt_field", options.fields.prompt},
+          {"answer_field", options.fields.answer},
           {"part_bytes", options.part_bytes},
           {"tokenizer", fmt::format("{:016x}", XXH3_64bits(tokenizer.data(), tokenizer.size()))}};
 }
@@ -97,7 +109,10 @@ void begin_parts(const fs::path& folder, const json& settings, const std::string
 }
 
 json to_json(const PreparedSplit& split) {
-  return {{"files", split.files}, {"documents", split.documents}, {"tokens", split.tokens}};
+  return {{"files", split.files},
+          {"documents", split.documents},
+          {"tokens", split.tokens},
+          {"counted", split.counted}};
 }
 
 void write_file(const fs::path& path, const std::string& text) {

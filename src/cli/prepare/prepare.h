@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "src/cli/prepare/documents.h"
+
 namespace tessera::cli {
 
 struct PrepareOptions {
   std::vector<std::string> inputs;  // files of text or JSON lines (Documents), as they are or compressed
   std::string tokenizer;            // a tokenizer.json, or a folder that has one
   std::string out;                  // the folder of the result
-  std::string field = "text";       // of JSON lines
+  DocumentFields fields;            // of JSON lines; of a prompt and an answer the answer alone counts
   std::string end_of_text;          // the token behind each document, as the tokenizer spells it; empty: the
                                     // first that it has of <|endoftext|>, <|end_of_text|>, </s>
   double validation = 0.01;         // share of the documents, 0 up to 0.9
@@ -28,7 +30,8 @@ struct PrepareOptions {
 struct PreparedSplit {
   std::vector<std::string> files;  // names in the folder
   std::int64_t documents = 0;
-  std::int64_t tokens = 0;  // ends of documents included
+  std::int64_t tokens = 0;   // ends of documents included
+  std::int64_t counted = 0;  // those that count as targets
 };
 
 struct Prepared {
@@ -45,6 +48,10 @@ using PrepareProgress = std::function<void(std::int64_t done, std::int64_t all)>
 // bytes are the same for any number of threads, and after any number of interruptions: what was encoded is
 // kept in the folder until the end, and a call with the same inputs and tokenizer goes on with it; `note` is
 // told so. Equal documents come to the same side of the split.
+//
+// A prompt and its answer are encoded apart, so that the prompt has the tokens that it has alone, and joined
+// as they are; in front stand the tokens that the tokenizer puts in front of a text. Each token file then has
+// a mask (tessera/data.h), by which the tokens of the answer and the end of the text count.
 //
 // Throws UsageError for options that mean nothing, for a folder that has a result already or an unfinished
 // one of other inputs, and as Documents and Tokenizer do; EnvironmentError if a file cannot be read or

@@ -60,17 +60,25 @@ std::vector<std::int64_t> begins_of(const Part& part) {
 class Shards {
  public:
   Shards(const PrepareOptions& options, const char* name, TokenEncoding encoding)
-      : folder_(options.out), name_(name), encoding_(encoding), most_(options.shard_tokens) {}
+      : folder_(options.out),
+        name_(name),
+        encoding_(encoding),
+        most_(options.shard_tokens),
+        masked_(options.fields.prompted()) {}
 
-  void add(std::span<const std::int32_t> document, std::int32_t end_of_text) {
+  // The first `prompt` tokens of a document do not count.
+  void add(std::span<const std::int32_t> document, std::int64_t prompt, std::int32_t end_of_text) {
     const auto numel = static_cast<std::int64_t>(document.size()) + 1;
     if (writer_ && numel_ + numel > most_) finish();
     if (!writer_) begin();
     begins_.push_back(numel_);
-    writer_->append(document);
+    const auto uncounted = static_cast<std::size_t>(prompt);
+    if (masked_) writer_->append(document.first(uncounted), false);
+    writer_->append(document.subspan(uncounted));
     writer_->append({&end_of_text, 1});
     numel_ += numel;
     made_.tokens += numel;
+    made_.counted += numel - prompt;
     ++made_.documents;
   }
 
@@ -82,7 +90,7 @@ class Shards {
  private:
   void begin() {
     made_.files.push_back(fmt::format("{}_{:05}.bin", name_, made_.files.size()));
-    writer_ = std::make_unique<TokenWriter>((folder_ / made_.files.back()).string(), encoding_);
+    writer_ = std::make_unique<TokenWriter>((folder_ / made_.files.back()).string(), encoding_, masked_);
   }
 
   void finish() {
@@ -103,6 +111,7 @@ class Shards {
   const char* name_;
   TokenEncoding encoding_;
   std::int64_t most_;
+  bool masked_;
   std::unique_ptr<TokenWriter> writer_;
   std::vector<std::int64_t> begins_;  // of the documents of the file, and its end
   std::int64_t numel_ = 0;            // of the file
@@ -131,7 +140,7 @@ Prepared write_splits(const PrepareOptions& options, std::span<const Part> parts
       const std::int64_t begin = of[entry.document], end = of[entry.document + 1];
       shards.add(tokens[entry.part].tokens().subspan(static_cast<std::size_t>(begin),
                                                      static_cast<std::size_t>(end - begin)),
-                 end_of_text);
+                 parts[entry.part].documents[entry.document].prompt, end_of_text);
     }
     return shards.done();
   };
