@@ -64,6 +64,9 @@ void add_inference_options(CLI::App& command, InferenceArguments& arguments) {
                      "a Hugging Face folder, a checkpoint, or the folder of a run's checkpoints: the newest");
   command.add_option("--tokenizer", arguments.tokenizer,
                      "a tokenizer.json, or a folder that has one; by default the one beside the weights");
+  add_settings(command, "--adapter",
+               "an adapter of the weights, as PEFT writes it; short for --set model.adapter",
+               arguments.settings, "model.adapter=");
   add_overrides(command, arguments.settings, arguments.ranks);
 }
 

@@ -10,8 +10,10 @@
 #include "src/cli/config_keys.h"
 #include "src/cli/dimensions.h"
 #include "src/cli/setup.h"
+#include "src/cli/stored_adapter.h"
 #include "src/cli/stored_model.h"
 #include "tessera/checkpoint.h"
+#include "tessera/machine.h"
 
 namespace tessera::cli {
 
@@ -92,7 +94,7 @@ void complete_by_checkpoint(Config& config, const InferenceWeights& weights) {
   const std::vector<Key> own = keys_of(config), other = keys_of(theirs);
   for (std::size_t k = 0; k < own.size(); ++k) {
     const std::string& name = own[k].name;
-    const bool of_model = own[k].section() == "model";
+    const bool of_model = own[k].section() == "model" || own[k].section() == "lora";
     if ((!of_model && name != "precision.parameters") || name == "model.weights" || !counts(name)) continue;
     const bool written = config.origins.written(name) && (!of_model || !stands_for_preset(own[k]));
     if (!written) {
@@ -104,7 +106,7 @@ void complete_by_checkpoint(Config& config, const InferenceWeights& weights) {
     throw UsageError(fmt::format("{} is {}, but the checkpoint '{}' was saved with {}; leave the key out",
                                  name, value_text(own[k]), checkpoint, value_text(other[k])));
   }
-  config.model.weights = "";
+  config.model.weights = config.model.adapter = "";  // all of which the checkpoint has
   config.notes.push_back(fmt::format("model     by checkpoint '{}'", checkpoint));
 }
 
@@ -119,6 +121,7 @@ std::string told_by(const InferenceWeights& weights, std::string message) {
 void complete_by_folder(Config& config, const InferenceWeights& weights) try {
   config.model.weights = weights.named.string();
   complete_model(config, {}, false);
+  complete_adapter(config);
   const auto file = stored_config_file(weights.named);
   if (!file || config.origins.written("precision.parameters")) return;
   const std::string type = read_stored_model(*file, weights.by).type;
@@ -181,6 +184,10 @@ void complete_for_inference(Config& config, const InferenceWeights& weights) {
     complete_by_folder(config, weights);
   else
     complete_by_checkpoint(config, weights);
+  if (!config.origins.written("run.threads_per_rank")) {
+    config.run.threads_per_rank = std::max(1, read_cores() / mesh_of(config.mesh).world());
+    config.origins.fill("run.threads_per_rank", "the cores");
+  }
   if (config.origins.written("run.length")) return;
   config.run.length = std::visit([](const auto& of) { return of.context; }, dimensions_of(config.model));
   config.origins.fill("run.length", "model.context");

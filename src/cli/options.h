@@ -25,10 +25,10 @@ CLI::Validator number_that(bool (*is_right)(Number), const char* wrong, const ch
 inline const CLI::Validator kRanks = number_that<int>(
     [](int ranks) { return ranks > 0; }, "no number of ranks; give an integer of at least 1", "RANKS");
 
-// May be repeated; of one key the last counts.
+// May be repeated; of one key the last counts. `before` stands in front of what is given.
 inline void add_settings(CLI::App& command, const char* name, const char* help,
-                         std::vector<std::string>& settings) {
-  const auto set = [&settings](const std::string& setting) { settings.push_back(setting); };
+                         std::vector<std::string>& settings, const std::string& before = "") {
+  const auto set = [&settings, before](const std::string& setting) { settings.push_back(before + setting); };
   command.add_option_function<std::string>(name, set, help)->trigger_on_parse();
 }
 

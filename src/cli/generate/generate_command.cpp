@@ -15,7 +15,6 @@
 #include "src/cli/generate/text_stream.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
-#include "tessera/machine.h"
 #include "tessera/program.h"
 
 namespace tessera::cli {
@@ -148,8 +147,6 @@ TrainerOptions options_of(const GenerateArguments& arguments, const Inference& i
   options.generation = false;
   options.cached_tokens = std::max(cached, rows);
   options.prompt_rows = arguments.prompt_rows;
-  if (!setup.config.origins.written("run.threads_per_rank") && options.engine.device == DeviceType::cpu)
-    options.engine.threads_per_rank = std::max(1, read_cores() / setup.world());
   if (setup.config.origins.written("strategy.stage")) return options;
   TrainerOptions whole = options;
   whole.engine.strategy.placements = Placements::of_stage(0);
