@@ -47,7 +47,8 @@ constexpr std::array kCounting = {"model.",
                                   "run.device_memory",
                                   "run.host_memory",
                                   "run.deadline"};
-constexpr std::array kOnlyTraining = {"model.dropout", "model.attention_dropout"};
+constexpr std::array kOnlyTraining = {"model.dropout", "model.attention_dropout", "model.frozen",
+                                      "lora.merge"};
 
 bool counts(const std::string& key) {
   return std::ranges::find(kOnlyTraining, key) == kOnlyTraining.end() &&

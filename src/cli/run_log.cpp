@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -126,11 +127,14 @@ void RunLog::step(const LoggedStep& step) {
 }
 
 void RunLog::evaluated(std::int64_t step, const StepResult& result) {
-  summary_.validation_loss = result.loss;
+  // Of no target there is no mean.
+  const double loss = result.weight > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
+  summary_.validation_loss = loss;
   summary_.validation_step = step;
-  note(fmt::format("step {}  validation loss {}", step, loss_text(result.loss)));
+  note(fmt::format("step {}  validation loss {}{}", step, loss_text(loss),
+                   result.weight > 0 ? "" : ": no target that was read counts"));
   write({{"step", step},
-         {"validation_loss", result.loss},
+         {"validation_loss", loss},
          {"validation_tokens", static_cast<std::int64_t>(result.weight)}});
 }
 

@@ -20,12 +20,12 @@ std::vector<std::int32_t> TextTokens::prefix() const {
   constexpr std::string_view kText = "a";
   const std::vector<std::int32_t> own = encode(kText);
   const std::vector<std::int32_t> around = encode(kText, true);
-  const auto found = std::ranges::search(around, own);
-  if (found.empty())
+  const auto found = std::search(around.begin(), around.end(), own.begin(), own.end());
+  if (found == around.end())
     throw UnsupportedError(
         "the tokenizer's post_processor changes the text's own tokens; only tokens around a text are "
         "supported");
-  return {around.begin(), found.begin()};
+  return {around.begin(), found};
 }
 
 std::optional<std::int32_t> TextTokens::end_of_text() const {

@@ -105,6 +105,16 @@ TEST_F(MaskedData, CountsInEvaluationsAsInTheirFiles) {
               last.at("validation_loss").get<double>(), 1e-6);
 }
 
+// There is no mean of nothing.
+TEST_F(MaskedData, AnEvaluationWithoutTargetsHasNoLoss) {
+  const Result result = train_on(write_data("a.bin", 40), "metrics",
+                                 {"data.validation=" + write_data("b.bin", 2), "run.evaluate_every=6",
+                                  "run.evaluation_microbatches=1", "run.microbatches_per_step=1"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("validation loss nan: no target that was read counts"));
+  EXPECT_TRUE(read_lines(outputs_.file("metrics")).back().at("validation_loss").is_null());
+}
+
 // A step of which nothing counts is skipped, and changes nothing.
 TEST_F(MaskedData, SkipsAStepWithoutTargets) {
   const std::string data = write_data("a.bin", 12, 12), some = write_data("b.bin", 12, 8);

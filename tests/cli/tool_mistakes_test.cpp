@@ -644,7 +644,8 @@ TEST_F(Tool, NamesWhatIsWrongWithTheCommandLine) {
   expect_told({"--bogus"}, "there is no option '--bogus'; see tessera");
   expect_told({"trian"}, "there is no command 'trian'; did you mean 'train'?; see tessera");
   expect_told({"help"},
-              "there is no command 'help'; the commands are train, evaluate, plan, simulate, compare, info, "
+              "there is no command 'help'; the commands are train, evaluate, generate, plan, simulate, "
+              "compare, info, "
               "checkpoint, "
               "config, tokenizer, data, report; see tessera");
   expect_told({}, "a command is missing; see tessera");

@@ -31,13 +31,14 @@ std::uint64_t hash_of(const Document& document, bool prompted) {
 }
 
 // What a document spells is text: only the preparation itself puts special tokens.
-void encode(const Document& document, const TextTokens& text, bool prompted, Encoded& encoded) {
+void encode(const Document& document, const TextTokens& text, const std::vector<std::int32_t>& prefix,
+            bool prompted, Encoded& encoded) {
   encoded.hash = hash_of(document, prompted);
   const auto add = [&](const std::vector<std::int32_t>& tokens) {
     encoded.tokens.insert(encoded.tokens.end(), tokens.begin(), tokens.end());
   };
   if (prompted) {
-    add(text.prefix());
+    add(prefix);
     add(text.encode(document.prompt));
     encoded.prompt = static_cast<std::int64_t>(encoded.tokens.size());
   }
@@ -47,6 +48,7 @@ void encode(const Document& document, const TextTokens& text, bool prompted, Enc
 // Each thread takes the next document that none has; the first error ends all.
 std::vector<Encoded> encode(const std::vector<Document>& documents, const TextTokens& text, bool prompted,
                             int threads) {
+  const std::vector<std::int32_t> prefix = prompted ? text.prefix() : std::vector<std::int32_t>();
   std::vector<Encoded> encoded(documents.size());
   std::atomic<std::size_t> next{0};
   std::exception_ptr error;
@@ -54,7 +56,7 @@ std::vector<Encoded> encode(const std::vector<Document>& documents, const TextTo
   const auto work = [&] {
     try {
       for (std::size_t k = next++; k < documents.size(); k = next++)
-        encode(documents[k], text, prompted, encoded[k]);
+        encode(documents[k], text, prefix, prompted, encoded[k]);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();

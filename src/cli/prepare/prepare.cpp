@@ -151,7 +151,7 @@ Prepared prepare(const PrepareOptions& options, const PrepareProgress& progress,
 
   remove_partial_files(out);
   const std::vector<Part> parts = encode_inputs(options, tokenizer, folder, progress, note);
-  const Prepared made = write_splits(options, parts, folder, tokenizer.vocabulary(), end);
+  Prepared made = write_splits(options, parts, folder, tokenizer.vocabulary(), end);
   if (made.train.documents == 0)
     throw UsageError(
         "data prepare: no document is left to train on: the inputs are empty, or --validation takes all");
