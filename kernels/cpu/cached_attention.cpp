@@ -23,17 +23,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-// The rows as floats with zeros behind their channels: where they lie, if they are that already.
-HWY_INLINE const float* float_rows(const float* rows, std::int64_t count, const CachedTask& task,
-                                   float* packed) {
-  if (task.channels == task.padded) return rows;
-  for (std::int64_t row = 0; row < count; ++row)
-    for (std::int64_t i = 0; i < task.padded; i += 16)
-      store16(load_some(rows + row * task.channels + i, task.channels - i), packed + row * task.padded + i);
-  return packed;
-}
-HWY_INLINE const float* float_rows(const Bf16* rows, std::int64_t count, const CachedTask& task,
-                                   float* packed) {
+// The rows as floats with zeros behind their channels.
+template <class T>
+HWY_INLINE const float* float_rows(const T* rows, std::int64_t count, const CachedTask& task, float* packed) {
   for (std::int64_t row = 0; row < count; ++row)
     for (std::int64_t i = 0; i < task.padded; i += 16)
       store16(load_some(rows + row * task.channels + i, task.channels - i), packed + row * task.padded + i);
@@ -41,8 +33,8 @@ HWY_INLINE const float* float_rows(const Bf16* rows, std::int64_t count, const C
 }
 
 // scores[k] = query . keys[k] for kCount keys, each one chain over the channels.
-template <int kCount>
-HWY_INLINE void dot(const float* query, const float* keys, std::int64_t padded, float* scores) {
+template <int kCount, class T>
+HWY_INLINE void dot(const float* query, const T* keys, std::int64_t padded, float* scores) {
   V16 sums[kCount];
 #pragma GCC unroll 4
   for (int k = 0; k < kCount; ++k) sums[k] = set16(0.0f);
@@ -56,8 +48,9 @@ HWY_INLINE void dot(const float* query, const float* keys, std::int64_t padded, 
 }
 
 // sums [padded] += weights [count] values [count, padded], each element one chain over the places.
-static HWY_NOINLINE void add_values(const float* weights, std::int64_t count, const float* values,
-                                    std::int64_t padded, float* sums) {
+template <class T>
+HWY_NOINLINE void add_values(const float* weights, std::int64_t count, const T* values, std::int64_t padded,
+                             float* sums) {
   for (std::int64_t i = 0; i < padded; i += 16) {
     V16 sum = load16(sums + i);
     for (std::int64_t k = 0; k < count; ++k)
@@ -91,13 +84,7 @@ HWY_INLINE void run_task(const CachedTask& task, float* workspace) {
       sums[padded] = -std::numeric_limits<float>::infinity();
       sums[padded + 1] = 0.0f;
     }
-  const std::int64_t last = std::min(task.last, task.visible + task.rows - 1);
-  for (std::int64_t first = task.first; first < last; first += kTile) {
-    const std::int64_t there = std::min(kTile, last - first);
-    const float* const keys =
-        float_rows(static_cast<const T*>(task.keys) + first * task.channels, there, task, key_rows);
-    const float* const values =
-        float_rows(static_cast<const T*>(task.values) + first * task.channels, there, task, value_rows);
+  const auto see = [&](std::int64_t first, std::int64_t there, const auto* keys, const auto* values) {
     for (std::int64_t row = 0; row < task.rows; ++row) {
       const std::int64_t count = std::min(there, task.visible + row - first);
       if (count <= 0) continue;
@@ -111,6 +98,19 @@ HWY_INLINE void run_task(const CachedTask& task, float* workspace) {
         add_values(scores, count, values, padded, sums);
       }
     }
+  };
+  // Few queries read rows where they lie; more have them made floats once.
+  const bool in_place = padded == task.channels && queries < 4;
+  const std::int64_t last = std::min(task.last, task.visible + task.rows - 1);
+  for (std::int64_t first = task.first; first < last; first += kTile) {
+    const std::int64_t there = std::min(kTile, last - first);
+    const T* const keys = static_cast<const T*>(task.keys) + first * task.channels;
+    const T* const values = static_cast<const T*>(task.values) + first * task.channels;
+    if (in_place)
+      see(first, there, keys, values);
+    else
+      see(first, there, static_cast<const float*>(float_rows(keys, there, task, key_rows)),
+          static_cast<const float*>(float_rows(values, there, task, value_rows)));
   }
 }
 
