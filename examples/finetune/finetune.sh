@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From text to answers in about two minutes, on two cores: a tokenizer and a small Llama learn from licences, adapters
+# From text to answers in less than two minutes, on two cores: a tokenizer and a small Llama learn from licences, adapters
 # (LoRA) learn to say which licence a sentence is from, and the result is measured, asked and drawn.
 #   examples/finetune/finetune.sh [TOOL [FOLDER]]   the tool, build/release/bin/tessera by default; the folder of results,
 #                                                   build/finetune by default
@@ -16,23 +16,29 @@ for name in "${names[@]}"; do
   [ -r "$licences/$name" ] || { echo "finetune: cannot read '$licences/$name'" >&2; exit 1; }
 done
 tool=$(realpath "$tool")
-rm -rf "$out"
+if [ -e "$out" ] && [ $# -eq 2 ] && [ -n "$(ls -A "$out" 2>&1)" ]; then
+  echo "finetune: '$out' is not an empty folder; name another" >&2
+  exit 1
+fi
+[ $# -eq 2 ] || rm -rf "$out"  # the results of a run before
 mkdir -p "$out/text" "$out/runs/pretrain" "$out/runs/finetune"
 cd "$out"
 
-# Paragraphs are documents. A question is twelve words that follow each other, an answer the licence's name. Every tenth
-# question is kept for the test, where the other licences are the wrong choices.
+# A question is twelve words that follow each other, an answer the licence's name. Of each 100 words the last 25 are kept
+# for the test, and no question reaches from one part into the other. In the test all names are choices.
 for name in "${names[@]}"; do
   cp "$licences/$name" "text/$name.txt"
   tr -s ' \t\n\f' ' ' <"$licences/$name" | tr -d '"\\' | tr -cd ' -~' |
     awk -v name="$name" -v all="${names[*]}" '{
       count = split(all, names, " ")
       for (k = 1; k <= count; ++k) { choices = choices (k > 1 ? ", " : "") "\"" names[k] "\""; if (names[k] == name) right = k - 1 }
-      for (first = 1; first + 11 <= NF; first += 5) {
+      for (first = 1; first + 11 <= NF; first += 4) {
+        begins = (first - 1) % 100; ends = (first + 10) % 100
+        if (ends < begins || (begins < 75 && ends >= 75)) continue
         words = $first
         for (k = first + 1; k < first + 12; ++k) words = words " " $k
         prompt = "Which licence says: " words "?\\nAnswer:"
-        if (++number % 10 == 0)
+        if (begins >= 75)
           printf "{\"context\": \"%s\", \"choices\": [%s], \"answer\": %d}\n", prompt, choices, right >>"questions.jsonl"
         else
           printf "{\"prompt\": \"%s\", \"answer\": \" %s\"}\n", prompt, name >>"answers.jsonl"
@@ -64,6 +70,7 @@ say "before and behind fine-tuning: ${#names[@]} choices"
 say "a question"
 question=$(printf 'Which licence says: %s?\nAnswer:' 'You may convey a work based on the Program, or the modifications to')
 "$tool" generate --weights model --set model.adapter=adapter --prompt "$question" --temperature 0 --tokens 16
+echo
 
 say "a page of both runs"
 "$tool" report runs/pretrain runs/finetune --html report.html

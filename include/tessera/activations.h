@@ -22,7 +22,8 @@ enum class Keep : std::uint8_t {
   recomputable,  // from forward to backward. Cheap to make again: a selective recompute does so
   saved,         // from forward to backward; only a full recompute makes it again
   // From evaluation to evaluation, in one place for all programs whose units have a value of that name and
-  // size. A part that writes some of it also reads it. Of a unit that runs forward only, with one microbatch.
+  // size. A part that writes some of it also reads it. The unit must be forward_only, and the program have
+  // one microbatch.
   cached
 };
 std::string_view name_of(Keep keep);

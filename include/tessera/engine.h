@@ -280,6 +280,8 @@ class Engine {
   // The scale that the gradients of this step carry; a power of two.
   float loss_scale() const;
   std::int64_t steps_applied() const;
+  // Grows whenever parameters or states may have changed: by training steps, and by whatever writes them.
+  std::int64_t changes() const;
 
   // Fills parameters from a function of global coordinates: `fill(parameter, begin, values)` sets elements
   // begin, begin + 1, … row-major. Must give equal values on all ranks, and whenever it is asked: UsageError

@@ -91,8 +91,8 @@ struct ModuleContext {
   // [sequences · length] fp32, 0 for a row without target. Every tensor rank writes all of them.
   float* losses = nullptr;
   // Where BatchShape::cached is not 0: the tokens of each sequence before the batch's first. There is place
-  // for all of the batch behind them. Then neither `total` nor, where the next token is not wanted, `logits`
-  // is there.
+  // for all of the batch behind them. `total` is then null, and so is `logits` unless the next token is
+  // wanted.
   std::int64_t position = 0;
 
   void* value(ValueId id) const;

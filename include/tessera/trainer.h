@@ -33,9 +33,8 @@ struct TrainerOptions {
   int exchange_chunks = 1;
   bool generation = false;  // plans a program for logits(), and for generate() without a cache
   // Plans programs for extend() and generate(): keys and values of so many tokens stay from call to call
-  // (Category::cache), and so many tokens of a prompt are read at once. Both become multiples of what ranks
-  // along the tensor axis need to have equal parts. 0 tokens: no cache. UsageError for more tokens than the
-  // model takes.
+  // (Category::cache), and so many tokens of a prompt are read at once: at least least_rows(), to a multiple
+  // of which prompt_rows is rounded up. 0 tokens: no cache. UsageError for more tokens than the model takes.
   std::int64_t cached_tokens = 0;
   std::int64_t prompt_rows = 256;
   // False: no training step is planned, and all parameters are frozen, so that a rank holds neither gradients
@@ -52,6 +51,10 @@ inline Rounds rounds_of(const TrainerOptions& options) {
           .last_ranks = options.last_round_ranks,
           .blocks = options.engine.strategy.blocks};
 }
+
+// The fewest tokens of one sequence of which ranks along the tensor axis, tensor blocks and chunks have equal
+// parts: so many are read where one is made.
+std::int64_t least_rows(const Model& model, const TrainerOptions& options);
 
 // The programs a trainer with these options runs on the ranks with this coordinate along the pipeline axis
 // and this data rank, without a rank or a byte: for `tessera plan`.
@@ -129,9 +132,9 @@ class Trainer {
   // which must answer the same on all ranks: false ends the text there. With a cache, what it has of the
   // prompt's beginning is not read again, and prompt and count must fit it. Without one, each token is made
   // of the last batch.length ones before it. UsageError unless `cached_tokens` or `generation` was asked for,
-  // for a prompt of no tokens or with one that is not in the model's vocabulary, be it too far back to count;
-  // the trainer goes on after it. CommunicationError where the ranks do not give the same. Error where logits
-  // are not numbers, as of weights that are none: no token follows from them.
+  // for a prompt of no tokens, or with one that is not in the model's vocabulary, even if it is no longer in
+  // the context; the trainer goes on after it. CommunicationError where the ranks do not give the same. Error
+  // where logits are not numbers, as of weights that are none: no token follows from them.
   std::vector<std::int32_t> generate(std::vector<std::int32_t> prompt, int count, const Sampling& sampling,
                                      const std::function<bool(std::int32_t)>& goes_on = {});
 
@@ -139,10 +142,10 @@ class Trainer {
   // [vocabulary], the same on every rank (collective), numbers or not. UsageError as of generate(), and where
   // they do not fit.
   std::vector<float> extend(std::span<const std::int32_t> tokens);
-  // Forgets all but the first `count` tokens of the cache (on every rank). Call it with 0 when weights were
-  // changed by another way than train_step(). UsageError unless 0 ≤ count ≤ cached().size().
+  // Forgets all but the first `count` tokens of the cache. Every rank must do the same. UsageError unless 0 ≤
+  // count ≤ cached().size().
   void rewind(std::int64_t count);
-  // The tokens that were read.
+  // The tokens that were read; none when weights may have changed since (Engine::changes()).
   std::span<const std::int32_t> cached() const;
 
   // The logits of the token behind `tokens`, [vocabulary], the same on every rank (collective), numbers or

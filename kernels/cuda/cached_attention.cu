@@ -57,8 +57,8 @@ struct Running {
   float values[kPer] = {};
 
   __device__ void join(float more_maximum, float more_sum, const float* more, int first, int stride) {
+    if (more_sum == 0.0f) return;  // nothing was seen there
     const float top = fmaxf(maximum, more_maximum);
-    if (top == -CUDART_INF_F) return;
     const float factor = __expf(maximum - top), other = __expf(more_maximum - top);
     sum = sum * factor + more_sum * other;
 #pragma unroll

@@ -118,7 +118,7 @@ void run_inference(const Inference& inference, const TrainerOptions& options,
   const Setup& setup = inference.setup;
   const auto rank = [&](const Communicator& world) { run_rank(inference, options, world, body, notes); };
   Communicator world = world_of_processes(setup);
-  check_same_run(world, setup.config);
+  check_same_run(world, setup.config, nullptr, inference.budgets_choose);
   check_disk_directory(options.engine, world);
   if (!world || world.rank() == 0) print_notes(setup.config, notes);
   if (!world)

@@ -36,7 +36,8 @@ struct Inference {
   std::filesystem::path checkpoint = {};  // the checkpoint's own folder; empty: model.weights has the weights
   std::filesystem::path weights = {};     // as the user named them
   const char* named = "--weights";        // the argument or key that names them
-  KeptFiles files = {};                   // the tokenizer's and others, beside the weights
+  bool budgets_choose = false;  // the options follow from budgets, so that all ranks must have equal ones
+  KeptFiles files = {};         // the tokenizer's and others, beside the weights
 };
 
 // Reads the configuration, completes it by what the weights tell, and checks it. Starts no ranks and loads

@@ -49,7 +49,7 @@ bool chooses_by_budgets(const Config& config) {
 }
 
 // Without what a rank may have by itself; of paths, and of budgets that only bound, whether there is one.
-Config shared_part(Config config) {
+Config shared_part(Config config, bool budgets_choose) {
   const RunConfig none;
   RunConfig& run = config.run;
   for (std::string* path :
@@ -60,7 +60,7 @@ Config shared_part(Config config) {
   run.trace_steps = none.trace_steps;
   run.peak_tflops = none.peak_tflops;
   run.pin = none.pin;
-  if (!chooses_by_budgets(config))
+  if (!budgets_choose && !chooses_by_budgets(config))
     for (std::int64_t* budget : {&run.device_memory, &run.host_memory}) *budget = *budget > 0 ? 1 : 0;
   run.deadline = none.deadline;
   return config;
@@ -86,9 +86,9 @@ std::string difference_from(const nlohmann::json& first, const nlohmann::json& o
 
 }  // namespace
 
-void check_same_run(Communicator world, const Config& config, const Data* data) {
+void check_same_run(Communicator world, const Config& config, const Data* data, bool budgets_choose) {
   if (!world) return;
-  const nlohmann::json own = {{"configuration", to_toml(shared_part(config))},
+  const nlohmann::json own = {{"configuration", to_toml(shared_part(config, budgets_choose))},
                               {"data.train", data ? data->train_identity : ""},
                               {"data.validation", data ? data->validation_identity : ""}};
   const nlohmann::json first =

@@ -22,7 +22,8 @@ Communicator world_of_processes(const Setup& setup);
 // Checks that all processes have the same configuration and data as rank 0. Otherwise a rank could wait for
 // calls that others do not make, or train on samples that others also have. Collective; without a world it
 // does nothing. Throws UsageError, the same on all ranks. Paths, and settings of one host or of rank 0 only,
-// may differ.
-void check_same_run(Communicator world, const Config& config, const Data* data = nullptr);
+// may differ; budgets, too, unless something is chosen by them, as `budgets_choose` says of a command.
+void check_same_run(Communicator world, const Config& config, const Data* data = nullptr,
+                    bool budgets_choose = false);
 
 }  // namespace tessera::cli

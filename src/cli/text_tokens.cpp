@@ -6,9 +6,9 @@
 
 namespace tessera::cli {
 
-std::vector<std::int32_t> TextTokens::encode(std::string_view text, bool around) const {
+std::vector<std::int32_t> TextTokens::encode(std::string_view text, bool around, bool special) const {
   if (tokenizer_)
-    return tokenizer_->encode(text, {.add_special_tokens = around, .find_special_tokens = false});
+    return tokenizer_->encode(text, {.add_special_tokens = around, .find_special_tokens = special});
   std::vector<std::int32_t> tokens;
   tokens.reserve(text.size());
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));

@@ -20,9 +20,9 @@ class TextTokens {
   bool are_bytes() const { return !tokenizer_; }
   const std::optional<Tokenizer>& tokenizer() const { return tokenizer_; }
 
-  // What `text` spells is text: special tokens in it are not found. `around` adds the tokens that the
-  // tokenizer puts around a text, such as <s>. Throws as Tokenizer::encode() does.
-  std::vector<std::int32_t> encode(std::string_view text, bool around = false) const;
+  // What `text` spells is text, unless `special` asks that special tokens in it are found. `around` adds the
+  // tokens that the tokenizer puts around a text, such as <s>. Throws as Tokenizer::encode() does.
+  std::vector<std::int32_t> encode(std::string_view text, bool around = false, bool special = false) const;
   // The tokens that the tokenizer puts in front of every text, such as <s>; none of bytes.
   std::vector<std::int32_t> prefix() const;
   // The token that ends a text: the first that the tokenizer has of <|endoftext|>, <|end_of_text|>, </s>.

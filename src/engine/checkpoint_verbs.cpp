@@ -46,6 +46,7 @@ void Engine::write_persistent(FlatId flat, StateKind state, std::int64_t offset,
   };
   impl_->guarded("write_persistent", check, [&] {
     impl_->check_finished("write_persistent");
+    ++impl_->changes;
     impl_->executor->write_persistent(impl_->own_buffer(flat, state), offset, from);
   });
 }
@@ -98,6 +99,7 @@ void Engine::wait_for_readers() {
 
 void Engine::Impl::before_change() {
   evaluated_last = false;
+  ++changes;
   for (; !readers.empty(); readers.erase(readers.begin()))
     if (const std::shared_ptr<StatesReader> reader = readers.front().lock()) reader->before_change();
 }

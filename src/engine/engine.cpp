@@ -141,6 +141,7 @@ const EngineOptions& Engine::options() const { return impl_->options; }
 const Numerics& Engine::numerics() const { return impl_->numerics; }
 float Engine::loss_scale() const { return impl_->scale(); }
 std::int64_t Engine::steps_applied() const { return impl_->steps_applied; }
+std::int64_t Engine::changes() const { return impl_->changes; }
 void* Engine::address(BufferId buffer) const {
   if (impl_->open_uses.empty())
     throw UsageError("address: no lease is open; buffers lie still only within a use");

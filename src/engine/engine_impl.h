@@ -50,6 +50,7 @@ struct Engine::Impl {
   bool abandoned = false;
   StepTerms terms = {};         // of the running step
   bool evaluated_last = false;  // by the step before
+  std::int64_t changes = 0;     // see Engine::changes()
 
   std::vector<std::weak_ptr<StatesReader>> readers;  // that the next change waits for
 

@@ -225,6 +225,9 @@ class Check {
       if (value.keep != Keep::pass)
         throw UsageError(fmt::format("{} is over another and kept as {}; only what a pass needs can be", name,
                                      name_of(value.keep)));
+      if (const ValueSpec& below = graph_.values[graph_.root(id)]; below.keep == Keep::cached)
+        throw UsageError(fmt::format("{} is over '{}', which is {}: nothing may take its place", name,
+                                     below.name, name_of(below.keep)));
       if (const ValueSpec& below = graph_.values[graph_.root(id)]; value.bytes > below.bytes)
         throw UsageError(fmt::format("{} has {} bytes and is over '{}', which has {}", name, value.bytes,
                                      below.name, below.bytes));

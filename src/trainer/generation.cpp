@@ -46,13 +46,22 @@ void put_inputs(std::span<const std::int32_t> tokens, std::int64_t length, void*
 
 }  // namespace
 
+void Trainer::Impl::forget_if_changed() {
+  if (engine.changes() != cached_at) cached.clear();
+  cached_at = engine.changes();
+}
+
 void Trainer::Impl::read(std::span<const std::int32_t> text, float* logits_of_next) {
+  const auto shape_of = [&](int program) -> const BatchShape& {
+    return programs.shapes[static_cast<std::size_t>(program)];
+  };
   while (cached.size() < text.size()) {
-    const std::size_t left = text.size() - cached.size();
-    const int program = left <= static_cast<std::size_t>(programs.shapes[programs.decode].length)
-                            ? programs.decode
-                            : programs.prefill;
-    const BatchShape& rows = programs.shapes[static_cast<std::size_t>(program)];
+    // A step of few rows takes little more than the time to read the weights; one of many computes for
+    // longer.
+    constexpr std::int64_t kFew = 4;
+    const auto left = static_cast<std::int64_t>(text.size() - cached.size());
+    const int program = left <= kFew * shape_of(programs.decode).length ? programs.decode : programs.prefill;
+    const BatchShape& rows = shape_of(program);
     // Where too little of the cache is left for all rows, some tokens are read a second time.
     position = std::min(static_cast<std::int64_t>(cached.size()), rows.cached - rows.length);
     const auto first = static_cast<std::size_t>(position);
@@ -70,9 +79,10 @@ std::vector<float> Trainer::extend(std::span<const std::int32_t> tokens) {
   Impl& impl = *impl_;
   if (impl.programs.decode < 0)
     throw UsageError("extend: TrainerOptions::cached_tokens is 0, so no program was planned");
-  impl.agree_on_tokens("extend", "tokens", tokens);
+  impl.forget_if_changed();
   std::vector<std::int32_t> text = impl.cached;
   text.insert(text.end(), tokens.begin(), tokens.end());
+  impl.agree_on_tokens("extend", "tokens, or tokens before them,", text, impl.cached.size());
   if (static_cast<std::int64_t>(text.size()) > impl.options.cached_tokens)
     throw UsageError(fmt::format("extend: {} tokens behind {} are {}; the cache has place for {}",
                                  tokens.size(), impl.cached.size(), text.size(), impl.options.cached_tokens));
@@ -83,13 +93,17 @@ std::vector<float> Trainer::extend(std::span<const std::int32_t> tokens) {
 }
 
 void Trainer::rewind(std::int64_t count) {
+  impl_->forget_if_changed();
   std::vector<std::int32_t>& cached = impl_->cached;
   if (count < 0 || count > static_cast<std::int64_t>(cached.size()))
     throw UsageError(fmt::format("rewind: count is {}; the cache has {} tokens", count, cached.size()));
   cached.resize(static_cast<std::size_t>(count));
 }
 
-std::span<const std::int32_t> Trainer::cached() const { return impl_->cached; }
+std::span<const std::int32_t> Trainer::cached() const {
+  if (impl_->engine.changes() != impl_->cached_at) return {};
+  return impl_->cached;
+}
 
 std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, int count,
                                             const Sampling& sampling,
@@ -111,6 +125,7 @@ std::vector<std::int32_t> Trainer::generate(std::vector<std::int32_t> prompt, in
                     prompt.size(), count, impl_->options.cached_tokens));
   std::vector<std::int32_t> text = std::move(prompt);
   if (caches && count > 0) {
+    impl_->forget_if_changed();
     // What follows needs the logits behind the prompt's last token.
     const auto [ours, theirs] = std::ranges::mismatch(impl_->cached, text);
     rewind(std::min(ours - impl_->cached.begin(), std::ssize(text) - 1));

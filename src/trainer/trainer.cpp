@@ -164,14 +164,15 @@ void Trainer::Impl::agree(const char* call, const char* argument, std::uint64_t 
 }
 
 void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
-                                    std::span<const std::int32_t> tokens) {
+                                    std::span<const std::int32_t> tokens, std::size_t known) {
   agree(call, argument, XXH3_64bits(tokens.data(), tokens.size_bytes()));
-  if (tokens.empty()) throw UsageError(fmt::format("{}: there are no tokens; give at least one", call));
+  const auto given = tokens.subspan(known);
+  if (given.empty()) throw UsageError(fmt::format("{}: there are no tokens; give at least one", call));
   const auto wrong = std::ranges::find_if(
-      tokens, [&](std::int32_t token) { return token < 0 || token >= model->vocabulary; });
-  if (wrong != tokens.end())
+      given, [&](std::int32_t token) { return token < 0 || token >= model->vocabulary; });
+  if (wrong != given.end())
     throw UsageError(fmt::format("{}: token {} at place {} is not within 0 to {}, the model's vocabulary",
-                                 call, *wrong, wrong - tokens.begin(), model->vocabulary - 1));
+                                 call, *wrong, wrong - given.begin(), model->vocabulary - 1));
 }
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
@@ -214,7 +215,6 @@ StepResult Trainer::train_step(double learning_rate, const Fetch& fetch) {
   if (!impl_->options.trains)
     throw UsageError("train_step: TrainerOptions::trains is false, so no training step was planned");
   check_fetch("train_step", fetch);
-  impl_->cached.clear();  // of the weights before
   return impl_->run(impl_->programs.train, learning_rate, fetch);
 }
 

@@ -46,13 +46,16 @@ struct Trainer::Impl {
   void check_planned(const char* call) const;
   // Reads text[cached.size() ..] behind the cache; the logits of what follows are in `logits` if not null.
   void read(std::span<const std::int32_t> text, float* logits_of_next);
+  void forget_if_changed();
   // Gives all ranks what some have made of a row of logits.
   void bring_logits(std::vector<float>& row);
   // Ends a call on all ranks that not all of them made alike.
   void agree(const char* call, const char* argument, std::uint64_t value);
   // That ranks gave the same tokens, then that the model has these: none is refused in the middle of a
   // program, and none by some of the ranks only.
-  void agree_on_tokens(const char* call, const char* argument, std::span<const std::int32_t> tokens);
+  // The first `known` of them are compared only.
+  void agree_on_tokens(const char* call, const char* argument, std::span<const std::int32_t> tokens,
+                       std::size_t known = 0);
 
   std::shared_ptr<const Model> model;
   TrainerOptions options;
@@ -67,6 +70,7 @@ struct Trainer::Impl {
   std::int64_t logits_row = 0;
   std::int64_t position = 0;         // of the batch's first token, where there is a cache
   std::vector<std::int32_t> cached;  // the tokens that it has
+  std::int64_t cached_at = 0;        // Engine::changes() when it read them
   float* losses = nullptr;           // on the host, of this rank's microbatches
   std::vector<std::byte> staging;    // a batch on the host
   // The pointers of the running use; sized once for the unit with the most parameters, and values.

@@ -8,6 +8,11 @@
 #include "tessera/prove.h"
 
 namespace tessera {
+
+std::int64_t least_rows(const Model& model, const TrainerOptions& options) {
+  return std::int64_t{std::max(options.engine.mesh.tensor, model.tensor_blocks)} * options.exchange_chunks;
+}
+
 namespace {
 
 void check_shape(const char* name, const Model& model, const BatchShape& batch) {
@@ -87,21 +92,20 @@ void check_keeps(const Model& model, const ActivationSpec& activations) {
 
 // How many tokens are read at a time.
 struct CachedRows {
-  CachedRows(const Model& model, const TrainerOptions& options) {
-    if (options.cached_tokens < 0 || options.cached_tokens > model.max_length)
-      throw UsageError(fmt::format("cached_tokens is {}; model '{}' takes 1 to {}, and 0 is no cache",
-                                   options.cached_tokens, model.name, model.max_length));
+  CachedRows(const Model& model, const TrainerOptions& options) : decode(least_rows(model, options)) {
+    const std::int64_t tokens = options.cached_tokens;
+    if (tokens < 0 || tokens > model.max_length)
+      throw UsageError(fmt::format("cached_tokens is {}; model '{}' takes 1 to {}, and 0 is no cache", tokens,
+                                   model.name, model.max_length));
     if (options.prompt_rows < 1)
       throw UsageError(fmt::format("prompt_rows is {}; it must be at least 1", options.prompt_rows));
-    decode =
-        std::int64_t{std::max(options.engine.mesh.tensor, model.tensor_blocks)} * options.exchange_chunks;
-    if (options.cached_tokens < decode)
+    if (tokens < decode)
       throw UsageError(
           fmt::format("cached_tokens is {}; it must be at least {}, the rows of which tensor ranks, blocks "
                       "and chunks have "
                       "equal parts",
-                      options.cached_tokens, decode));
-    prefill = std::min(round_up(options.prompt_rows, decode), options.cached_tokens / decode * decode);
+                      tokens, decode));
+    prefill = std::min(round_up(std::min(options.prompt_rows, tokens), decode), tokens / decode * decode);
   }
   std::int64_t decode = 1, prefill = 1;
 };

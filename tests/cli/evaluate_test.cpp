@@ -156,7 +156,8 @@ TEST_F(ToolEvaluate, ReadsTokenFilesAndCompressedText) {
   for (const char* name : {"config.json", "model.safetensors"})
     std::filesystem::copy(golden("gpt2", name), bare + "/" + name);
   const Result told = evaluate({"--weights", bare, tokens});
-  EXPECT_THAT(told.out, HasSubstr("bits per byte are left out of token files without a tokenizer")) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("bits per byte are left out of token files without a tokenizer"))
+      << told.err;
   const json unknown = result_of({"--weights", bare, tokens}).at("all");
   EXPECT_EQ(unknown.at("loss"), of_text.at("loss"));
   EXPECT_TRUE(unknown.at("bits_per_byte").is_null());

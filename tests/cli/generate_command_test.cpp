@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/cli/tool.h"
 
@@ -44,13 +45,16 @@ class ToolGenerate : public Tool {
 
 TEST_F(ToolGenerate, TheSameTextOnEveryMesh) {
   const std::string text = text_of(kGreedy);
-  EXPECT_EQ(text.size(), 21U);  // and a line's end
-  EXPECT_EQ(text.back(), '\n');
+  EXPECT_EQ(text.size(), 20U);
   for (const Arguments& more :
        {Arguments{"--ranks", "2"}, Arguments{"--ranks", "2", "--set", "strategy.stage=3"},
         Arguments{"--set", "mesh.tensor=2"}, Arguments{"--set", "mesh.pipeline=2"},
         Arguments{"--prompt-rows", "3"}, Arguments{"--length", "32"},
-        Arguments{"--set", "run.threads_per_rank=2"}})
+        Arguments{"--set", "run.threads_per_rank=2"},
+        Arguments{"--ranks", "2", "--set", "offload.parameters=host"},
+        Arguments{"--set", "mesh.replicate=2", "--set", "mesh.shard=2", "--set",
+                  "strategy.state_over_replicas=true", "--set", "strategy.parameters_over_replicas=true"},
+        Arguments{"--set", "mesh.pipeline=2", "--set", "pipeline.schedule=zb_h1"}})
     EXPECT_EQ(text_of(with(kGreedy, more)), text) << more.back();
   const Result saved = generate(with({"--weights", checkpoint_}, kGreedy), false);
   EXPECT_EQ(saved.status, 0) << saved.err;
@@ -82,14 +86,38 @@ TEST_F(ToolGenerate, EndsBeforeAStopWord) {
   const std::string stop = text.substr(6, 3);
   const std::string path = outputs_.file("result.json");
   const std::string some = text_of(with(kGreedy, {"--stop", "never", "--stop", stop, "--json", path}));
-  EXPECT_EQ(some, text.substr(0, text.find(stop)) + "\n");
+  EXPECT_EQ(some, text.substr(0, text.find(stop)));
   const json result = json::parse(read(path));
   EXPECT_EQ(result.at("ended_by"), "stop");
-  EXPECT_EQ(result.at("text").get<std::string>() + "\n", some);
+  EXPECT_EQ(result.at("text").get<std::string>(), some);
   EXPECT_EQ(result.at("prompt_tokens"), 4);
   EXPECT_EQ(result.at("cached_tokens"), 24);
   EXPECT_EQ(result.at("cache_bytes"), 2 * 2 * 24 * 16 * 4);
   EXPECT_EQ(result.at("gathered_bytes_per_token"), 0);
+}
+
+// The model's own end of text, as its files say; another token of theirs; none.
+TEST_F(ToolGenerate, EndsAtATokenThatEndsTexts) {
+  const std::string text = text_of(kGreedy), path = outputs_.file("result.json");
+  const auto says = [&](const std::string& name, const json& ids) {
+    const std::string content = json({{"eos_token_id", ids}}).dump();
+    std::ofstream(weights_ + "/" + name) << content;
+  };
+  const auto ended = [&](const Arguments& more) {
+    const std::string some = text_of(with(with(kGreedy, {"--json", path}), more));
+    return std::pair(some, json::parse(read(path)).at("ended_by").get<std::string>());
+  };
+  const int last = text[9];
+  const std::string until = text.substr(0, text.find(text[9]));
+  says("generation_config.json", last);
+  EXPECT_EQ(ended({}), std::pair(until, std::string("end")));
+  says("generation_config.json", {300 % 256, 1, last});
+  EXPECT_EQ(ended({}), std::pair(until, std::string("end")));
+  EXPECT_EQ(ended({"--no-end"}), std::pair(text, std::string("length")));
+  says("generation_config.json", nullptr);
+  EXPECT_EQ(ended({}), std::pair(text, std::string("length")));
+  says("generation_config.json", 99999999999);
+  expect_refused(generate(kGreedy), {"eos_token_id of generation_config.json", "99999999999", "--end"});
 }
 
 // Whole parameters where they fit the budget; else a rank gathers them for every token, and it is told.

@@ -31,6 +31,11 @@ TextTokens trained() {
   return TextTokens(Tokenizer::parse(train_bpe(texts, {.vocabulary = 280})));
 }
 
+// A character is as many tokens as it has bytes, unless a merge has it.
+TextTokens with_bytes() {
+  return TextTokens(Tokenizer::open(std::string(TESSERA_SOURCE_DIR) + "/tests/text/golden/mistral.json"));
+}
+
 struct Shown {
   std::string text, stopped;
 };
@@ -51,7 +56,7 @@ Shown shown(const TextTokens& tokens, const std::vector<std::int32_t>& ids, std:
 }
 
 TEST(TextStream, ShowsTheTextInWholeCharacters) {
-  for (const TextTokens& tokens : {TextTokens(), trained()}) {
+  for (const TextTokens& tokens : {TextTokens(), trained(), with_bytes()}) {
     const std::vector<std::int32_t> ids = tokens.encode(kText);
     for (std::size_t prompt = 0; prompt < ids.size(); ++prompt) {
       const std::string before = tokens.decode(std::span(ids).first(prompt));
@@ -68,23 +73,41 @@ TEST(TextStream, ShowsMostTokensAtOnce) {
   for (const std::int32_t id : ids) EXPECT_FALSE(stream.add(id).empty());
 }
 
+// Runs of bytes that are longer than what decides the next token.
+TEST(TextStream, ShowsLongRunsOfBytes) {
+  const TextTokens tokens = with_bytes();
+  for (const std::string text : {"\u1000\u1001\u1002\u1003\u1004\u1005\u1006\u1007\u1008\u1009x",
+                                 "\U0001F468\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466x"}) {
+    const std::vector<std::int32_t> ids = tokens.encode(text + text + text);
+    ASSERT_GE(ids.size(), 40U);
+    EXPECT_EQ(shown(tokens, ids, 0).text, text + text + text);
+    EXPECT_EQ(shown(tokens, ids, ids.size() - 1).text, "x");
+  }
+}
+
 // What never becomes a character is shown at the end, as the tokenizer shows it, or as the bytes that it is.
 TEST(TextStream, ShowsBrokenCharactersAtTheEnd) {
-  const std::string broken = "ab\xF0\x9F\x99";
-  EXPECT_EQ(shown(TextTokens(), TextTokens().encode("ab"), 0).text, "ab");
-  std::vector<std::int32_t> ids;
-  for (const char c : broken) ids.push_back(static_cast<unsigned char>(c));
-  TextStream stream(TextTokens(), {}, {});
-  const TextTokens bytes;
-  TextStream of_bytes(bytes, {}, {});
-  std::string text;
-  for (const std::int32_t id : ids) text += of_bytes.add(id);
-  EXPECT_EQ(text, "ab");
-  EXPECT_EQ(of_bytes.finish(), "\xF0\x9F\x99");
+  const TextTokens bytes, pieces = with_bytes();
+  const auto told_and_rest = [](const TextTokens& tokens, const std::vector<std::int32_t>& ids) {
+    TextStream stream(tokens, {}, {});
+    std::string text;
+    for (const std::int32_t id : ids) text += stream.add(id);
+    return std::pair(text, stream.finish());
+  };
+  const std::string smile = "\U0001F642";
+  std::vector<std::int32_t> ids = bytes.encode("ab" + smile);
+  ids.pop_back();
+  EXPECT_EQ(told_and_rest(bytes, ids), std::pair(std::string("ab"), std::string("\xF0\x9F\x99")));
+  // Two of four bytes behind a character that was shown.
+  std::vector<std::int32_t> cut = pieces.encode(smile + smile);
+  cut.resize(cut.size() - 2);
+  const auto [text, rest] = told_and_rest(pieces, cut);
+  EXPECT_TRUE(text.ends_with(smile)) << text;
+  EXPECT_EQ(rest, "\uFFFD\uFFFD");
 }
 
 TEST(TextStream, EndsBeforeTheFirstStopWord) {
-  for (const TextTokens& tokens : {TextTokens(), trained()}) {
+  for (const TextTokens& tokens : {TextTokens(), trained(), with_bytes()}) {
     const std::vector<std::int32_t> ids = tokens.encode(kText);
     const auto until = [&](const std::string& stop) { return kText.substr(0, kText.find(stop)); };
     for (const std::string stop : {"words, words", "🙃", "line.\nÀ", "G", "words.", "ü"}) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <tuple>
 #include <type_traits>
 
 #include "kernels/rotary_math.h"
@@ -928,17 +929,17 @@ Cases all_cases() {
       add_softmax(cases, {.rows = 5, .channels = 16, .vocabulary = 60001, .type = type}, ranks);
     }
     for (const AttentionCase& one : attention_cases(type)) add_attention(cases, one);
-    for (const std::int64_t position : {0, 37, 1200})  // in one block of places, and in three
-      for (const std::int64_t rows : {1, 3, 20})
-        for (const std::int64_t head_channels : {30, 128})
-          add_cached_attention(cases, {.batch = 2,
-                                       .rows = rows,
-                                       .capacity = 1300,
-                                       .position = position,
-                                       .channels = 4 * head_channels,
-                                       .heads = 4,
-                                       .type = type,
-                                       .kv_heads = 2});
+    // In one block of places, and in two.
+    for (const auto& [position, rows, head_channels] :
+         {std::tuple(0, 1, 30), {0, 20, 128}, {37, 3, 128}, {560, 1, 128}, {560, 3, 30}})
+      add_cached_attention(cases, {.batch = 2,
+                                   .rows = rows,
+                                   .capacity = 600,
+                                   .position = position,
+                                   .channels = 4 * head_channels,
+                                   .heads = 4,
+                                   .type = type,
+                                   .kv_heads = 2});
   }
   return cases;
 }

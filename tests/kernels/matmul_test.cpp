@@ -344,5 +344,53 @@ TEST(Linear, BiasGradientDoesNotDependOnThreads) {
   }
 }
 
+// Products of few rows have a kernel of their own (cpu/few_rows.h).
+TEST(Matmul, FewRowsMatchFloat64) {
+  for (const std::int64_t m : {1, 2, 3, 4})
+    for (const std::int64_t k : {1, 15, 16, 33, 64, 100, 2048})
+      for (const std::int64_t n : {1, 7, 300})
+        for (const auto& [in, out] :
+             {std::pair(DType::fp32, DType::fp32), {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}}) {
+          check_matmul({.m = m, .n = n, .k = k, .transpose_b = true, .input_type = in, .output_type = out},
+                       1);
+          check_matmul({.m = m,
+                        .n = n,
+                        .k = k,
+                        .transpose_b = true,
+                        .lda = k + 3,
+                        .ldb = k + 5,
+                        .ldc = n + 2,
+                        .input_type = in,
+                        .output_type = out,
+                        .bias = true},
+                       3);
+        }
+}
+
+// A row's bits depend neither on the threads nor on the other rows.
+TEST(Matmul, FewRowsHaveTheBitsOfOne) {
+  for (const DType type : kComputeTypes) {
+    const MatmulShape four = {
+        .m = 4, .n = 3000, .k = 257, .transpose_b = true, .input_type = type, .output_type = type};
+    Random random(9);
+    const Tensor a = random.tensor(type, four.m * four.k), b = random.tensor(type, four.n * four.k);
+    const auto product = [&](const MatmulShape& shape, int threads, std::int64_t first) {
+      Tensor c(type, shape.m * shape.n);
+      matmul(TestContext(threads, matmul_workspace_bytes(shape, threads)), shape,
+             static_cast<const char*>(a.data()) + first * shape.k * bytes_of(type), b.data(), nullptr,
+             c.data());
+      return c;
+    };
+    const Tensor all = product(four, 1, 0);
+    EXPECT_TRUE(all == product(four, 3, 0));
+    MatmulShape one = four;
+    one.m = 1;
+    for (std::int64_t row = 0; row < 4; ++row) {
+      const Tensor alone = product(one, 2, row);
+      for (std::int64_t j = 0; j < one.n; ++j) EXPECT_EQ(alone.get(j), all.get(row * one.n + j));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::kernels::testing

@@ -114,6 +114,10 @@ TEST(CachedValues, WhatMeansNothingIsRefused) {
         of.values.push_back({.name = "above", .bytes = 8, .keep = Keep::cached, .over = kRows});
       }),
       "value 'above' of unit 'block.0' is over another and kept as cached; only what a pass needs can be");
+  EXPECT_EQ(spoilt([](UnitGraph& of, StepSpec&) {
+              of.values.push_back({.name = "above", .bytes = 8, .over = kCache});
+            }),
+            "value 'above' of unit 'block.0' is over 'cache', which is cached: nothing may take its place");
 }
 
 }  // namespace

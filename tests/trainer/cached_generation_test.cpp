@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "tessera/fine_tuning.h"
 #include "tessera/memory_plan.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
@@ -110,6 +111,36 @@ std::vector<Case> cases() {
       {"llama, shared keys", [] { return llama(2); }, {}, 0, 9},
       {"llama, all ranks at once", [] { return llama(2); }, {.pipeline = 2, .shard = 2, .tensor = 2}, 3, 4},
       {"llama, ranks share a head", [] { return llama(2); }, {.tensor = 4}, 0, 12},
+      {"llama, adapters",
+       [] {
+         LlamaConfig config = {.vocabulary = kVocabulary,
+                               .context = kContext,
+                               .layers = 2,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .channels = 32,
+                               .hidden = 48};
+         config.lora = {.rank = 4, .alpha = 8, .targets = {"all-linear"}};
+         return make_llama(config, DType::fp32);
+       },
+       {.shard = 2},
+       3,
+       6},
+      {"gpt2, adapters on tensor ranks in chunks",
+       [] {
+         Gpt2Config config = {
+             .vocabulary = kVocabulary, .context = kContext, .layers = 2, .heads = 4, .channels = 32};
+         config.lora = {.rank = 4, .alpha = 8, .targets = {"all-linear"}};
+         return make_gpt2(config, DType::fp32);
+       },
+       {.tensor = 2},
+       0,
+       8,
+       2},
+      {"gpt2, frozen parameters",
+       [] {
+         return with_frozen(gpt2(), {"embed.*", "block.0.*"}, "frozen");
+       }},
       {"llama, blocks", [] { return with_tensor_blocks(llama(2, DType::fp32, 32), 2); }, {}, 0, 6},
       {"llama, blocks on ranks",
        [] { return with_tensor_blocks(llama(4, DType::fp32, 32), 4); },
@@ -217,6 +248,34 @@ TEST(CachedGeneration, TrainingForgets) {
     const std::vector<float> row = trainer.extend(std::span(kText).first(5));
     EXPECT_LE(distance(row, trainer.logits(std::span(kText).first(5))), 1e-5);
   });
+}
+
+// So it is behind whatever else changes weights.
+TEST(CachedGeneration, WritingWeightsForgets) {
+  const Case one = {"gpt2", [] { return gpt2(); }, {.shard = 2}, 3};
+  run_on(one, options_of(one, kContext), [&](Trainer& trainer, int) {
+    trainer.extend(std::span(kText).first(5));
+    EXPECT_EQ(trainer.cached().size(), 5U);
+    trainer.engine().initialize([](ParameterId id, std::int64_t begin, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = 0.1F * static_cast<float>((id * 7 + begin + static_cast<std::int64_t>(i)) % 11) - 0.5F;
+    });
+    EXPECT_TRUE(trainer.cached().empty());
+    const std::vector<float> row = trainer.extend(std::span(kText).first(6));
+    EXPECT_LE(distance(row, trainer.logits(std::span(kText).first(6))), 1e-4);
+    EXPECT_EQ(trainer.cached().size(), 6U);
+  });
+}
+
+TEST(CachedGeneration, RanksThatRewindApartAreTold) {
+  const Case one = {"gpt2", [] { return gpt2(); }, {.tensor = 2}, 0, 6};
+  EXPECT_THROW(run_on(one, options_of(one, kContext),
+                      [&](Trainer& trainer, int rank) {
+                        trainer.extend(std::span(kText).first(5));
+                        if (rank == 1) trainer.rewind(3);
+                        trainer.extend(Text{9});
+                      }),
+               CommunicationError);
 }
 
 // Of each block two rows of keys and values for each token, in one place for all programs.

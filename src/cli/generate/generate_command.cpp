@@ -15,6 +15,7 @@
 #include "src/cli/generate/text_stream.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
+#include "src/cli/processes.h"
 #include "tessera/program.h"
 
 namespace tessera::cli {
@@ -32,6 +33,9 @@ std::string prompt_of(const GenerateArguments& arguments) {
     throw UsageError("--prompt and --prompt-file are both given; give one of them");
   if (arguments.prompt) return *arguments.prompt;
   if (arguments.prompt_file.empty()) return "";
+  if (arguments.prompt_file == "-" && ranks_are_processes())
+    throw UsageError(
+        "--prompt-file is '-', and of several processes one alone gets the standard input; name a file");
   if (arguments.prompt_file == "-")
     return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   const std::optional<std::string> text = read_text(arguments.prompt_file);
@@ -46,7 +50,7 @@ std::vector<std::int32_t> prompt_tokens(const GenerateArguments& arguments, cons
   const std::string text = prompt_of(arguments);
   std::vector<std::int32_t> prompt;
   if (!arguments.no_prefix) prompt = tokens.prefix();
-  const std::vector<std::int32_t> own = tokens.encode(text);
+  const std::vector<std::int32_t> own = tokens.encode(text, false, arguments.special);
   prompt.insert(prompt.end(), own.begin(), own.end());
   if (prompt.empty() && !arguments.no_prefix)
     if (const auto end = tokens.end_of_text()) prompt.push_back(*end);  // behind one, another text begins
@@ -56,7 +60,7 @@ std::vector<std::int32_t> prompt_tokens(const GenerateArguments& arguments, cons
 }
 
 // The ids of generation_config.json or config.json, which may be one or a list.
-std::vector<std::int32_t> ends_of_files(const KeptFiles& files) {
+std::vector<std::int32_t> ends_of_files(const KeptFiles& files, std::int64_t vocabulary) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     const auto file = files.find(name);
     if (file == files.end()) continue;
@@ -64,8 +68,15 @@ std::vector<std::int32_t> ends_of_files(const KeptFiles& files) {
     if (!json.is_object() || !json.contains("eos_token_id")) continue;
     const nlohmann::json& ids = json["eos_token_id"];
     std::vector<std::int32_t> all;
-    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
-      if (id.is_number_integer()) all.push_back(id.get<std::int32_t>());
+    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
+      if (id.is_null()) continue;
+      if (!id.is_number_integer() || id < 0 || id >= vocabulary)
+        throw UsageError(
+            fmt::format("eos_token_id of {} beside the weights is {}, which is no token of the model; "
+                        "name the tokens that end a text by --end, or give --no-end",
+                        name, id.dump()));
+      all.push_back(id.get<std::int32_t>());
+    }
     if (!all.empty()) return all;
   }
   return {};
@@ -78,7 +89,7 @@ std::vector<std::int32_t> end_tokens(const GenerateArguments& arguments, const I
     throw UsageError("--end and --no-end are both given; give one of them");
   if (arguments.no_end) return {};
   if (arguments.ends.empty()) {
-    std::vector<std::int32_t> ends = ends_of_files(inference.files);
+    std::vector<std::int32_t> ends = ends_of_files(inference.files, inference.setup.model->vocabulary);
     if (ends.empty())
       if (const auto end = tokens.end_of_text()) ends.push_back(*end);
     return ends;
@@ -112,11 +123,10 @@ Lengths lengths_of(const GenerateArguments& arguments, std::int64_t prompt, std:
   if (prompt >= most)
     throw UsageError(fmt::format("the prompt has {} tokens, and {}; give a shorter prompt{}", prompt, limit,
                                  arguments.length ? " or a greater --length" : ""));
-  if (arguments.tokens && prompt + *arguments.tokens > most)
+  if (arguments.tokens && *arguments.tokens > most - prompt)
     throw UsageError(
-        fmt::format("the prompt has {} tokens and --tokens is {}, {} in all, and {}; give at most "
-                    "--tokens {}",
-                    prompt, *arguments.tokens, prompt + *arguments.tokens, limit, most - prompt));
+        fmt::format("the prompt has {} tokens and --tokens is {}, and {}; give at most --tokens {}", prompt,
+                    *arguments.tokens, limit, most - prompt));
   const std::int64_t tokens = arguments.tokens.value_or(std::min(kTokens, most - prompt));
   return {.tokens = tokens, .cached = arguments.length.value_or(prompt + tokens)};
 }
@@ -136,18 +146,24 @@ std::int64_t gathered_bytes(const TrainerPlan& plan, const Mesh& mesh) {
   return bytes;
 }
 
-// Parameters stay whole on every rank where they fit; unless the user said how they lie.
+// Whether this command chooses that all ranks keep all parameters, if these fit; else a key says how they
+// lie.
+bool may_be_whole(const Config& config, const TrainerOptions& options) {
+  const Strategy& strategy = options.engine.strategy;
+  return !config.origins.written("strategy.stage") && strategy.offload.parameters == Space::device &&
+         !strategy.state_over_replicas && !strategy.parameters_over_replicas;
+}
+
 TrainerOptions options_of(const GenerateArguments& arguments, const Inference& inference,
                           std::int64_t cached) {
   const Setup& setup = inference.setup;
   TrainerOptions options = setup.options;
-  const std::int64_t rows = std::int64_t{std::max(options.engine.mesh.tensor, setup.model->tensor_blocks)} *
-                            options.exchange_chunks;
+  const std::int64_t rows = least_rows(*setup.model, options);
   options.batch = {.sequences = 1, .length = rows};
   options.generation = false;
   options.cached_tokens = std::max(cached, rows);
   options.prompt_rows = arguments.prompt_rows;
-  if (setup.config.origins.written("strategy.stage")) return options;
+  if (!may_be_whole(setup.config, options)) return options;
   TrainerOptions whole = options;
   whole.engine.strategy.placements = Placements::of_stage(0);
   whole.engine.strategy.resident_units = 0;
@@ -223,6 +239,8 @@ void add_generate_options(CLI::App& command, GenerateArguments& arguments) {
   add_inference_options(command, arguments.model);
   command.add_option("--prompt", arguments.prompt, "the text to go on from");
   command.add_option("--prompt-file", arguments.prompt_file, "a file of it; -: the standard input");
+  command.add_flag("--special", arguments.special,
+                   "read special tokens that the prompt spells, such as <|im_start|>, as these");
   command.add_flag("--no-prefix", arguments.no_prefix,
                    "put no token of the tokenizer's own, such as <s>, before the prompt");
   command.add_option("--tokens", arguments.tokens,
@@ -262,7 +280,8 @@ int generate_command(const GenerateArguments& arguments, ResultFile& result) {
   check_sampling("generate", arguments.sampling);
   if (std::ranges::find(arguments.stops, "") != arguments.stops.end())
     throw UsageError("--stop is empty; give a word");
-  const Inference inference = make_inference(arguments.model);
+  Inference inference = make_inference(arguments.model);
+  inference.budgets_choose = may_be_whole(inference.setup.config, inference.setup.options);
   const Setup& setup = inference.setup;
   if (setup.model->vocabulary == 0) throw UsageError("model.family has no tokens to generate");
   const TextTokens tokens = text_tokens(arguments.model, inference);
@@ -291,7 +310,7 @@ int generate_command(const GenerateArguments& arguments, ResultFile& result) {
         const Made made =
             make_text(rank.trainer, arguments, tokens, prompt, lengths.tokens, ends, rank.first);
         if (!rank.first) return;
-        show("\n");
+        if (isatty(STDOUT_FILENO) != 0) show("\n");
         tell(made, prompt.size());
         result.write({{"ranks", setup.world()},
                       {"prompt_tokens", prompt.size()},

@@ -16,6 +16,7 @@ struct GenerateArguments {
   std::optional<std::string> prompt;
   std::string prompt_file;             // "-": the standard input
   bool no_prefix = false;              // the tokenizer's own tokens are not put before the prompt
+  bool special = false;                // special tokens that the prompt spells are found
   std::optional<std::int64_t> tokens;  // to make; by default 256, or what the context leaves
   std::optional<std::int64_t> length;  // of the cache; by default prompt and tokens
   std::int64_t prompt_rows = 256;      // tokens of the prompt that are read at once

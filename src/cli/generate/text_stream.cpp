@@ -6,13 +6,13 @@ namespace tessera::cli {
 
 namespace {
 
-// Tokens that decide how the next one is decoded.
+// So many tokens are enough to decide how the next one is decoded.
 constexpr std::size_t kBefore = 8;
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // Bytes at the end that may be the beginning of a character: of text that a tokenizer decoded, U+FFFD stands
 // there instead.
 std::size_t unfinished(std::string_view text) {
-  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   std::size_t bytes = 0;
   while (text.substr(0, text.size() - bytes).ends_with(kReplacement)) bytes += kReplacement.size();
   if (bytes > 0) return bytes;
@@ -29,10 +29,20 @@ std::size_t unfinished(std::string_view text) {
 
 TextStream::TextStream(const TextTokens& tokens, std::span<const std::string> stops,
                        std::span<const std::int32_t> prompt)
-    : tokens_(tokens), stops_(stops) {
-  const auto last = prompt.last(std::min(kBefore, prompt.size()));
-  window_.assign(last.begin(), last.end());
-  told_ = window_.size();
+    : tokens_(tokens), stops_(stops), window_(prompt.begin(), prompt.end()), told_(prompt.size()) {
+  shorten();
+}
+
+// Not within a character: the rest of its bytes would spoil those that follow.
+void TextStream::shorten() {
+  if (told_ <= 2 * kBefore) return;
+  for (std::size_t first = told_ - kBefore; first > 0; --first) {
+    const std::string left = tokens_.decode(std::span(window_).subspan(first, told_ - first));
+    if (left.starts_with(kReplacement) || (!left.empty() && (left.front() & 0xC0) == 0x80)) continue;
+    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(first));
+    told_ -= first;
+    return;
+  }
 }
 
 std::string TextStream::add(std::int32_t token) {
@@ -46,13 +56,12 @@ std::string TextStream::take_certain(bool last) {
   if (!stopped_.empty()) return "";
   const std::string before = tokens_.decode(std::span(window_).first(told_));
   const std::string all = tokens_.decode(window_);
-  if (all.size() > before.size() && (last || unfinished(all) == 0)) {
-    held_ += all.substr(before.size());
+  if (told_ < window_.size() && (last || unfinished(all) == 0)) {
+    // Bytes that make no character change how a tokenizer decodes those before them, which were shown.
+    held_ += all.starts_with(before) ? all.substr(before.size())
+                                     : tokens_.decode(std::span(window_).subspan(told_));
     told_ = window_.size();
-    if (told_ > 2 * kBefore) {
-      window_.erase(window_.begin(), window_.end() - static_cast<std::ptrdiff_t>(kBefore));
-      told_ = kBefore;
-    }
+    shorten();
   }
   std::size_t end = std::string::npos;
   for (const std::string& stop : stops_)

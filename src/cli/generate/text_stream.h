@@ -28,11 +28,13 @@ class TextStream {
 
  private:
   std::string take_certain(bool last);
+  // Drops tokens that decide nothing of what comes.
+  void shorten();
 
   const TextTokens& tokens_;
   std::span<const std::string> stops_;
-  // The last tokens: those before `told_` have been decoded before, and are there because a tokenizer may
-  // decode a token otherwise at the beginning of a text.
+  // The last tokens: those before `told_` have been shown, and are there because a tokenizer may decode a
+  // token otherwise at the beginning of a text.
   std::vector<std::int32_t> window_;
   std::size_t told_ = 0;
   std::string held_;  // whole characters that may be the beginning of a stop word
