@@ -19,6 +19,11 @@ WORDS = (
     "日本語のテキスト 中文字符 한국어 문장 العربية نص עברית हिन्दी ไทย 😀👍🏽👩‍👩‍👧 ∑∫≠ "
     "tokenizer training trains trained sharded shard runtime memory step steps model models "
 )
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -139,6 +144,24 @@ def mistral():
     return tokenizer
 
 
+def mistral_first():
+    """As Mistral's since its third version: metaspace in front of the first piece of a text only, and no normalizer."""
+    tokenizer = mistral()
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def tekken():
+    """Special tokens have the first ids, and words of the vocabulary need no merges."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = split_bytes(TEKKEN)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return train(tokenizer, 420, specials=special("<unk>", "<s>", "</s>", "<|endoftext|>"))
+
+
 def metaspace():
     tokenizer = only_first_three(characters(models.BPE(unk_token="<unk>"), 560))
     tokenizer.normalizer = None
@@ -200,20 +223,36 @@ def golden(tokenizer, inputs):
     return cases
 
 
+def decoded_draws(tokenizer):
+    """Texts of random ids. Half of them are single bytes, with special tokens between: most are broken UTF-8."""
+    draw = random.Random(20261128)
+    short = sorted(id for token, id in tokenizer.get_vocab().items() if len(token) == 1 or token.startswith("<0x"))
+    added = sorted(tokenizer.get_added_tokens_decoder())
+    cases = []
+    for k in range(24):
+        ids = draw.choices(short if k % 2 else range(tokenizer.get_vocab_size()), k=1 + k % 12)
+        if k % 4 == 3:
+            ids.insert(len(ids) // 2, draw.choice(added))
+        cases.append({"ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+                      "skipped": tokenizer.decode(ids, skip_special_tokens=True)})
+    return cases
+
+
 def main():
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / "sample.txt").write_text(WORDS * 3)
     inputs = texts()
-    result = {"texts": [data.hex() for data in inputs], "files": {}}
-    for make in (gpt2, llama3, qwen, mistral, metaspace, splits):
+    result = {"texts": [data.hex() for data in inputs], "files": {}, "drawn": {}}
+    for make in (gpt2, llama3, qwen, mistral, metaspace, splits, mistral_first, tekken):
         text = make().to_str()
         if make is gpt2:
             text = with_string_merges(text)
-        if make is llama3:
+        if make in (llama3, tekken):
             text = without_each_seventh_merge(text)
         text = json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
         (FOLDER / f"{make.__name__}.json").write_text(text + "\n")
         result["files"][make.__name__] = golden(Tokenizer.from_str(text), inputs)
+        result["drawn"][make.__name__] = decoded_draws(Tokenizer.from_str(text))
     lines = json.dumps(result, separators=(",", ":")).replace("},{", "},\n{")
     (FOLDER / "golden.json").write_text(lines + "\n")
 

@@ -11,7 +11,8 @@
 namespace tessera::test {
 
 inline const std::filesystem::path kGolden = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/text/golden";
-inline constexpr const char* kFamilies[] = {"gpt2", "llama3", "qwen", "mistral", "metaspace", "splits"};
+inline constexpr const char* kFamilies[] = {"gpt2",      "llama3", "qwen",          "mistral",
+                                            "metaspace", "splits", "mistral_first", "tekken"};
 
 inline std::string text_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);

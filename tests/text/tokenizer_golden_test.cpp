@@ -42,6 +42,19 @@ TEST_P(TokenizerGolden, IsAsInTheLibrary) {
   }
 }
 
+// Random ids: their bytes are broken UTF-8 more often than not.
+TEST_P(TokenizerGolden, DecodesAnyIds) {
+  const Tokenizer tokenizer = Tokenizer::open(test::kGolden / (std::string(GetParam()) + ".json"));
+  const nlohmann::json golden = test::read_golden();
+  const nlohmann::json& draws = golden["drawn"][GetParam()];
+  ASSERT_GE(draws.size(), 20u);
+  for (const nlohmann::json& drawn : draws) {
+    SCOPED_TRACE(drawn["ids"].dump());
+    EXPECT_EQ(tokenizer.decode(drawn["ids"].get<Ids>()), drawn["decoded"].get<std::string>());
+    EXPECT_EQ(tokenizer.decode(drawn["ids"].get<Ids>(), true), drawn["skipped"].get<std::string>());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden, testing::ValuesIn(test::kFamilies),
                          [](const auto& family) { return std::string(family.param); });
 

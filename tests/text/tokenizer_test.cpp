@@ -133,7 +133,7 @@ TEST(Tokenizer, RefusesWhatIsBroken) {
 
 // A text whose bytes are UTF-8 comes back where nothing normalizes it.
 TEST(Tokenizer, DecodingInvertsEncoding) {
-  for (const char* family : {"gpt2", "llama3"}) {
+  for (const char* family : {"gpt2", "llama3", "tekken"}) {
     const Tokenizer tokenizer = Tokenizer::open(test::kGolden / (std::string(family) + ".json"));
     for (const std::string& text : test::golden_texts()) {
       const std::string once = tokenizer.decode(tokenizer.encode(text));
