@@ -3,8 +3,6 @@
 // of places, as Flash-Decoding does (Dao et al. 2023).
 #include "kernels/cached_attention.h"
 
-#include <math_constants.h>
-
 #include <cmath>
 #include <string>
 
@@ -53,7 +51,7 @@ __device__ inline float* kept_of(float* partial, std::int64_t block, std::int64_
 
 // A joined sum: values times `factor`, and more times `other`.
 struct Running {
-  float maximum = -CUDART_INF_F, sum = 0.0f;
+  float maximum = -INFINITY, sum = 0.0f;
   float values[kPer] = {};
 
   __device__ void join(float more_maximum, float more_sum, const float* more, int first, int stride) {
