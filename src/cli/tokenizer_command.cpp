@@ -15,6 +15,8 @@
 #include "src/cli/files.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
+#include "src/cli/prepare/documents.h"
+#include "src/cli/prepare/text_lines.h"
 #include "src/cli/processes.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
@@ -28,7 +30,7 @@ constexpr std::int64_t kBlockTokens = 1 << 20;  // read at a time
 
 struct TokenizerArguments {
   std::vector<std::string> inputs;
-  std::string tokenizer, out, between;
+  std::string tokenizer, out, between, field = "text";
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
   std::int64_t vocabulary = 0;
   bool ordinary = false, around = false;
@@ -51,11 +53,26 @@ void check_apart(const TokenizerArguments& arguments) {
       throw UsageError(fmt::format("--out is '{}', which is an input", arguments.out));
 }
 
+// The texts that `tessera data prepare` finds in these files. A build without its libraries reads plain text.
+void add_texts(const std::string& path, const std::string& field, std::vector<std::string>& texts) {
+  const std::string extension = std::filesystem::path(path).extension();
+  const bool is_packed = extension == ".gz" || extension == ".zst";
+  if (!is_packed && extension != ".jsonl" && extension != ".ndjson") {
+    texts.push_back(read_input(path));
+    return;
+  }
+  Documents documents(path, {.text = field}, "tokenizer train");
+  while (std::optional<Document> document = documents.next()) texts.push_back(std::move(document->text));
+}
+
 void train(const TokenizerArguments& arguments) {
   check_apart(arguments);
   OutputFile out("--out", arguments.out);
   std::vector<std::string> texts;
-  for (const std::string& path : arguments.inputs) texts.push_back(read_input(path));
+  for (const std::string& path : arguments.inputs) add_texts(path, arguments.field, texts);
+  if (std::ranges::all_of(texts, &std::string::empty))
+    throw UsageError(fmt::format("tokenizer train: there is no text in '{}'{}", arguments.inputs.front(),
+                                 arguments.inputs.size() > 1 ? " and the other inputs" : ""));
   const std::string file =
       train_bpe(texts, {.vocabulary = arguments.vocabulary, .special_tokens = arguments.special_tokens});
   const std::int64_t vocabulary = Tokenizer::parse(file).vocabulary();
@@ -133,8 +150,8 @@ void add_tokenizer_argument(CLI::App& command, TokenizerArguments& arguments) {
       ->required();
 }
 
-void add_inputs(CLI::App& command, TokenizerArguments& arguments) {
-  command.add_option("inputs", arguments.inputs, "files of text, in UTF-8")->required();
+void add_inputs(CLI::App& command, TokenizerArguments& arguments, const char* help) {
+  command.add_option("inputs", arguments.inputs, help)->required();
 }
 
 }  // namespace
@@ -145,18 +162,21 @@ void add_tokenizer_commands(CLI::App& app) {
   tokenizer->require_subcommand(1);
 
   CLI::App* training = add(*tokenizer, "train", "Train a byte-level BPE on texts", train, arguments);
-  add_inputs(*training, *arguments);
+  add_inputs(*training, *arguments,
+             "files of text, in UTF-8, or of JSON lines (.jsonl, .ndjson); .gz and .zst too");
   training
       ->add_option("--vocabulary", arguments->vocabulary,
                    "number of ids, special tokens and 256 bytes included")
       ->required();
   training->add_option("--special", arguments->special_tokens, "special tokens, which get the first ids")
       ->always_capture_default();
+  training->add_option("--field", arguments->field, "the member of a JSON line that has its text")
+      ->always_capture_default();
   add_out(*training, *arguments, "the tokenizer.json to write");
 
   CLI::App* encoding = add(*tokenizer, "encode", "Make a token file of texts", encode, arguments);
   add_tokenizer_argument(*encoding, *arguments);
-  add_inputs(*encoding, *arguments);
+  add_inputs(*encoding, *arguments, "files of text, in UTF-8");
   encoding->add_option("--between", arguments->between,
                        "a token to put behind each input, such as <|endoftext|>");
   encoding->add_flag("--ordinary", arguments->ordinary, "read special tokens in the texts as ordinary text");

@@ -393,10 +393,22 @@ TEST_F(PrepareTest, TellsOfWhatIsThereAlready) {
   run(options("done"));
   EXPECT_NE(refused(options("done")).find("has prepared data already"), std::string::npos);
   // What an unfinished one of other inputs has encoded is not taken for these.
-  const PrepareOptions broken = options("half", {file("half.jsonl", lines_ + "nonsense\n")});
+  const PrepareOptions broken = options("half", {file("half.jsonl.gz", gzipped(lines_).substr(0, 500))});
   refused(broken);
-  EXPECT_NE(refused(options("half")).find("has an unfinished preparation with other inputs"),
+  EXPECT_NE(refused(options("half"))
+                .find("has an unfinished preparation with other inputs; remove '" +
+                      (fs::path(broken.out) / "unfinished").string() + "'"),
             std::string::npos);
+  PrepareOptions renamed = broken;
+  renamed.fields.text = "body";
+  EXPECT_NE(refused(renamed).find("with other --field"), std::string::npos);
+}
+
+TEST_F(PrepareTest, BeginsAnewAfterAMistake) {
+  PrepareOptions of = options("mistaken");
+  of.fields.text = "txt";
+  EXPECT_NE(refused(of).find("has no field 'txt'"), std::string::npos);
+  run(options("mistaken"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tessera/data.h"
 #include "tessera/tokenizer.h"
@@ -54,6 +55,22 @@ TEST_F(TokenizerTool, GoesThereAndBack) {
   EXPECT_EQ(read(again), read(text_) + "<end>" + read(text_) + "<end>");
 }
 
+#ifdef TESSERA_HAS_PREPARE
+// Their texts decide the tokenizer, not the braces and names around them.
+TEST_F(TokenizerTool, ReadsTextsOfJsonLines) {
+  ASSERT_EQ(train_tokenizer().status, 0);
+  const std::string plain = read(tokenizer_), lines = folder_.file("lines.jsonl");
+  std::ofstream(lines) << json({{"body", read(text_)}}) << "\n";
+  const Arguments words = {"tokenizer", "train", lines,   "--vocabulary", "300",
+                           "--special", "<end>", "--out", tokenizer_};
+  Arguments named = words;
+  named.insert(named.end(), {"--field", "body"});
+  EXPECT_THAT(run(words).err, HasSubstr("line 1 of '" + lines + "' has no field 'text'; --field"));
+  ASSERT_EQ(run(named).status, 0);
+  EXPECT_EQ(read(tokenizer_), plain);
+}
+#endif
+
 TEST_F(TokenizerTool, NamesWhatIsWrong) {
   ASSERT_EQ(train_tokenizer().status, 0);
   expect_mistake({"tokenizer", "train", text_, "--vocabulary", "20", "--out", tokens_}, 1,
@@ -67,6 +84,9 @@ TEST_F(TokenizerTool, NamesWhatIsWrong) {
   expect_mistake({"tokenizer", "encode", tokenizer_, text_, "--out", text_}, 1, "which is an input");
   expect_mistake({"tokenizer", "decode", tokenizer_, text_, "--out", tokens_}, 1, "a token file is wanted");
   expect_mistake({"tokenizer"}, 2, "a command is missing");
+  const std::string empty = folder_.write("empty.txt", {});
+  expect_mistake({"tokenizer", "train", empty, "--vocabulary", "300", "--out", tokens_}, 1,
+                 "there is no text in '" + empty + "'");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -86,6 +87,14 @@ json settings_of(const PrepareOptions& options, const std::string& tokenizer) {
           {"tokenizer", fmt::format("{:016x}", XXH3_64bits(tokenizer.data(), tokenizer.size()))}};
 }
 
+// How messages name a setting.
+std::string option_of(const std::string& setting) {
+  if (setting == "inputs" || setting == "part_bytes") return setting;
+  std::string option = "--" + setting;
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
 // Makes the folder of the parts, or finds it with the same settings.
 void begin_parts(const fs::path& folder, const json& settings, const std::string& out) {
   std::error_code error;
@@ -98,9 +107,9 @@ void begin_parts(const fs::path& folder, const json& settings, const std::string
     for (const auto& [key, value] : settings.items())
       if (!before.is_object() || !before.contains(key) || before[key] != value)
         throw UsageError(fmt::format(
-            "data prepare: '{}' has an unfinished preparation with other {}; remove that folder, or "
-            "name another by --out",
-            escaped(out), key));
+            "data prepare: '{}' has an unfinished preparation with other {}; remove '{}', or name another "
+            "folder by --out",
+            escaped(out), option_of(key), escaped(folder.string())));
     return;
   }
   OutputFile file("data prepare --out", folder / kSettings);
@@ -129,6 +138,18 @@ void remove_partial_files(const fs::path& folder) {
   }
 }
 
+// A mistake in the inputs or the options is mended by other inputs or options, which could not take up the
+// parts. So none are left in the way.
+std::vector<Part> encode(const PrepareOptions& options, const Tokenizer& tokenizer, const fs::path& folder,
+                         const PrepareProgress& progress,
+                         const std::function<void(const std::string&)>& note) try {
+  return encode_inputs(options, tokenizer, folder, progress, note);
+} catch (const UsageError&) {
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  throw;
+}
+
 }  // namespace
 
 Prepared prepare(const PrepareOptions& options, const PrepareProgress& progress,
@@ -150,11 +171,13 @@ Prepared prepare(const PrepareOptions& options, const PrepareProgress& progress,
   const FileLock lock("data prepare --out", (folder / kSettings).string());
 
   remove_partial_files(out);
-  const std::vector<Part> parts = encode_inputs(options, tokenizer, folder, progress, note);
+  const std::vector<Part> parts = encode(options, tokenizer, folder, progress, note);
   Prepared made = write_splits(options, parts, folder, tokenizer.vocabulary(), end);
-  if (made.train.documents == 0)
+  if (made.train.documents == 0) {
+    fs::remove_all(folder);
     throw UsageError(
         "data prepare: no document is left to train on: the inputs are empty, or --validation takes all");
+  }
   write_file(out / "tokenizer.json", *text);
   write_file(out / kResult, json({{"vocabulary", made.vocabulary},
                                   {"end_of_text", end},
