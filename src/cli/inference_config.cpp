@@ -141,6 +141,28 @@ std::filesystem::path checkpoint_at(const std::filesystem::path& path) {
   return latest_checkpoint(path).value_or("");
 }
 
+// Refuses a folder that is near the weights and has none: an adapter's, or the one around a run's
+// checkpoints.
+void check_folder(const InferenceWeights& weights) {
+  namespace fs = std::filesystem;
+  const std::string folder = weights.named.string();
+  if (!fs::is_directory(weights.named) || fs::exists(weights.named / "config.json")) return;
+  if (fs::exists(weights.named / "adapter_config.json"))
+    throw UsageError(
+        fmt::format("{}: '{}' has an adapter; name the model that it was trained on there, and give the "
+                    "adapter by --adapter {}",
+                    weights.by, folder, folder));
+  std::vector<std::string> runs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(weights.named)) {
+    if (entry.path().extension() == ".safetensors") return;
+    if (!checkpoint_at(entry.path()).empty()) runs.push_back(entry.path().string());
+  }
+  throw UsageError(fmt::format("{}: '{}' has no weights; name {}", weights.by, folder,
+                               runs.empty()
+                                   ? "a Hugging Face folder, or the folder of a run's checkpoints"
+                                   : fmt::format("'{}', which has checkpoints", std::ranges::min(runs))));
+}
+
 }  // namespace
 
 InferenceWeights find_weights(const std::string& argument, const Config& config) {
@@ -165,6 +187,7 @@ InferenceWeights find_weights(const std::string& argument, const Config& config)
                     "of a run's checkpoints",
                     weights.by, weights.named.string()));
   weights.checkpoint = checkpoint_at(weights.named);
+  if (weights.checkpoint.empty()) check_folder(weights);
   return weights;
 }
 

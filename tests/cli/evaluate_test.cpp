@@ -133,7 +133,12 @@ TEST_F(ToolEvaluate, TakesTheCheckpointsOfARun) {
   std::string config = read(config_);
   config.replace(config.find("[run]"), 5, "[run]\ncheckpoint = \"" + saved + "\"");
   EXPECT_EQ(result_of(with({write("saved.toml", config)}, window)).at("all"), same.at("all"));
+  const std::filesystem::path around = folder_.file("around");
+  std::filesystem::create_directories(around);
+  std::filesystem::create_directory_symlink(std::filesystem::absolute(saved), around / "checkpoints");
   entries_ = folder_.entries();
+  expect_refused(evaluate(with(window, {"--weights", around})),
+                 {"--weights: '", "around' has no weights; name '", "checkpoints', which has checkpoints"});
   expect_refused(evaluate(with({config_}, with(window, {"--set", "run.checkpoint=" + saved}))),
                  {"--set run.checkpoint=", "the key matters in training only"});
   expect_refused(evaluate(with(window, {"--weights", saved, "--set", "model.channels=32"})),
@@ -208,6 +213,14 @@ TEST_F(ToolEvaluate, RefusesWhatMeansNothing) {
   const std::string text = golden("gpt2", "text.txt"), weights = golden("gpt2");
   expect_refused(evaluate({text}), {"nothing names the weights; give --weights DIR"});
   expect_refused(evaluate({text, "--weights", folder_.file("absent")}), {"--weights: there is nothing at '"});
+  const std::filesystem::path near = folder_.file("near"), tuned = folder_.file("tuned");
+  std::filesystem::create_directories(near);
+  std::filesystem::create_directories(tuned);
+  std::ofstream(tuned / "adapter_config.json") << "{}";
+  entries_ = folder_.entries();
+  expect_refused(evaluate({text, "--weights", near}), {"near' has no weights; name a Hugging Face folder"});
+  expect_refused(evaluate({text, "--weights", tuned}),
+                 {"tuned' has an adapter; ", "by --adapter " + tuned.string()});
   expect_refused(evaluate({text, "--weights", weights, "--stride", "49"}),
                  {"--stride is 49; it must be at most run.length, 48", "(from model.context: run.length)"});
   expect_refused(evaluate({text, "--weights", weights, "--choices", "--stride", "4"}),
