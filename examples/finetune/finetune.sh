@@ -56,7 +56,6 @@ say "pretraining"
 "$tool" train "$here/pretrain.toml" --set model.vocabulary=1024 --set data.train='tokens/train_*.bin' \
   --set data.validation_fraction=0.05 --set run.export=model --set run.metrics=runs/pretrain/metrics.jsonl \
   --json runs/pretrain/result.json
-cp tokenizer.json model/
 
 say "fine-tuning"
 "$tool" train "$here/finetune.toml" --set model.weights=model --set data.train='answers/train_*.bin' \

@@ -23,11 +23,12 @@ namespace fs = std::filesystem;
 constexpr const char* kFolder = "hugging_face";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kAdapter = "adapter_config.json";
+constexpr const char* kTokenizer = "tokenizer.json";
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30;
 
 constexpr std::array kNames = {kConfig,
                                "generation_config.json",
-                               "tokenizer.json",
+                               kTokenizer,
                                "tokenizer.model",
                                "tokenizer_config.json",
                                "special_tokens_map.json",
@@ -109,6 +110,19 @@ KeptFiles files_to_hand_on(const fs::path& folder, const fs::path& weights, cons
                                        std::strerror(errno)));
   files[kAdapter] = *text;
   return files;
+}
+
+void add_tokenizer_of_data(KeptFiles& files, const fs::path& data) {
+  for (const char* name : {kTokenizer, "tokenizer.model", "vocab.json"})
+    if (files.contains(name)) return;
+  const fs::path folder = data.parent_path(), file = folder / kTokenizer;
+  std::error_code error;
+  if (!fs::exists(folder / "data.json", error) || !fs::exists(file, error)) return;
+  std::optional<std::string> text = read_text(file);
+  if (!text)
+    throw EnvironmentError(
+        fmt::format("data.train: cannot read '{}': {}", file.string(), std::strerror(errno)));
+  files[kTokenizer] = *std::move(text);
 }
 
 namespace {

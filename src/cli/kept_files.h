@@ -25,6 +25,10 @@ std::optional<KeptFiles> kept_files(const std::filesystem::path& folder);
 KeptFiles files_to_hand_on(const std::filesystem::path& folder, const std::filesystem::path& weights,
                            const std::filesystem::path& adapter);
 
+// Adds the tokenizer.json in the folder of the token files `data`, if `tessera data prepare` made that folder
+// and `files` has no tokenizer. Throws EnvironmentError naming data.train if it cannot be read.
+void add_tokenizer_of_data(KeptFiles& files, const std::filesystem::path& data);
+
 // The config.json among them, if there is one; the adapter_config.json of the adapter that the run began
 // with.
 std::optional<std::filesystem::path> kept_config_file(const std::filesystem::path& folder);

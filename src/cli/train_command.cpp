@@ -345,9 +345,11 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   if (!world) told_with_origins(config, [&] { check_budgets(setup); });
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over
-  if (first)
+  if (first) {
     files.handed_on = files_to_hand_on(files.folder.continued ? config.run.checkpoint : "",
                                        config.model.weights, config.model.adapter);
+    add_tokenizer_of_data(files.handed_on, config.data.train);
+  }
   Failure failure(result);
   result.open();
   if (first) files.trace = OutputFile("run.trace", setup.config.run.trace);

@@ -240,6 +240,27 @@ TEST_F(ToolWeights, TheTokenizerGoesThroughARun) {
   EXPECT_FALSE(std::filesystem::exists(out + "/tokenizer.json"));
 }
 
+// A run from nothing has that of its data, if data prepare made them; weights that have one keep theirs.
+TEST_F(ToolWeights, TheTokenizerOfPreparedDataGoesThroughARun) {
+  const std::string data = folder_.file("data"), saved = folder_.file("saved"), out = folder_.file("out");
+  std::filesystem::create_directories(data);
+  std::filesystem::copy_file(folder_.file("text.txt"), data + "/train_00000.txt");
+  std::ofstream(data + "/tokenizer.json") << "{\"model\": 1}";
+  const Arguments of = with(kLlama, {"data.train=" + data + "/train_*.txt", "run.export=" + out});
+  ASSERT_EQ(train(of).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(out + "/tokenizer.json"));  // nobody says whose it is
+  std::filesystem::remove_all(out);
+  std::ofstream(data + "/data.json") << "{}";
+  ASSERT_EQ(train(with(of, {"run.checkpoint=" + saved})).status, 0);
+  EXPECT_EQ(read(out + "/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read(saved + "/hugging_face/tokenizer.json"), "{\"model\": 1}");
+
+  std::ofstream(data + "/tokenizer.json") << "{\"model\": 2}";
+  const std::string again = folder_.file("again");
+  ASSERT_EQ(start_from(out, {"data.train=" + data + "/train_*.txt", "run.export=" + again}).status, 0);
+  EXPECT_EQ(read(again + "/tokenizer.json"), "{\"model\": 1}");
+}
+
 TEST_F(ToolWeights, NoStepsIsAnEvaluation) {
   const std::string folder = folder_of(kGpt2), saved = folder_.file("saved"), result = folder_.file("json");
   const auto loss_of = [&](const Result& run) {
