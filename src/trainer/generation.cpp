@@ -71,7 +71,8 @@ void Trainer::Impl::read(std::span<const std::int32_t> text, float* logits_of_ne
     logits_row = static_cast<std::int64_t>(now.size()) - 1;
     run_uses(program, {}, [&](int, void* batch) { put_inputs(now, rows.length, batch); });
     engine.end_evaluation();
-    cached.assign(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(last));
+    const auto added = text.subspan(cached.size(), last - cached.size());
+    cached.insert(cached.end(), added.begin(), added.end());
   }
 }
 
