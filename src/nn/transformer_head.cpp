@@ -52,9 +52,9 @@ class Head final : public Module {
   ModuleNeeds needs(const BatchShape& shape, const Target& target) const override {
     check_batch(config_, shape);
     if (target.tensor > 1) return {.activations = SplitHead(config_, shape, target).graph()};
+    if (shape.cached > 0) return {.activations = logits_graph(shape, target)};
     const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
     const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape), target);
-    if (shape.cached > 0) return {.activations = logits_graph(shape, target)};
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
                          static_cast<double>(config_.vocabulary);
     ModuleNeeds needs;
