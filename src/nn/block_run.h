@@ -68,8 +68,8 @@ enum BlockValue : ValueId {
   kAttentionGradient,
   kQkvGradient,
   kNorm1Gradient,
-  // Of the layers that have adapters, [tokens, adapters · rank]: the scale times A x, and its gradient times
-  // the scale. In the order of BlockLayer.
+  // Layers that have adapters have two values of [tokens, adapters · rank], in the order of BlockLayer: the
+  // scale times A x, and the gradient of that times the scale.
   kQkvAdapter,
   kProjectionAdapter,
   kUpAdapter,
@@ -155,6 +155,11 @@ struct BlockFlow {
   // What a layer reads, and the gradient of what it makes.
   ValueId input_of(BlockLayer layer) const;
   ValueId gradient_of(BlockLayer layer) const;
+  // The value between A and B of the layer's adapters, and its gradient.
+  static constexpr ValueId adapter_of(BlockLayer layer) { return kQkvAdapter + static_cast<ValueId>(layer); }
+  static constexpr ValueId adapter_gradient_of(BlockLayer layer) {
+    return kQkvAdapterGradient + static_cast<ValueId>(layer);
+  }
 
   // Where keys and values are kept, see kernels/cached_attention.h.
   ValueId cache() const {
@@ -215,7 +220,7 @@ class BlockRun {
   void norm1_parameters() const;
   void norm2_parameters() const;
 
-  // Of a layer's adapters (lora_run.cpp): the scale times A x; the gradient of that, times the scale; the
+  // A layer's adapters (lora_run.cpp) make the scale times A x; the gradient of that, times the scale; the
   // gradients of A and B.
   template <BlockLayer layer>
   void adapter() const {
@@ -234,8 +239,8 @@ class BlockRun {
   void adapter(BlockLayer layer) const;
   void adapter_gradient(BlockLayer layer) const;
   void adapter_parameters(BlockLayer layer) const;
-  // Adds B of it to the layer's output, and A of its gradient to the gradient of the layer's input. Both are
-  // of that type. Nothing where the layer has no adapters.
+  // Add B times the adapters' value to the layer's output, and its gradient times A to the gradient of the
+  // layer's input. Both are of that type. They do nothing where the layer has no adapters.
   void add_adapter(BlockLayer layer, void* output, DType type) const;
   void add_adapter_gradient(BlockLayer layer, void* gradient, DType type) const;
   void add_to_middle(const void* branch) const;  // the output of the block

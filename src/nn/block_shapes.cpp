@@ -9,14 +9,6 @@
 
 namespace tessera::nn {
 
-std::int64_t qkv_channels(const TransformerConfig& config) {
-  return config.channels + 2 * config.kv_heads * (config.channels / config.heads);
-}
-
-std::int64_t up_channels(const TransformerConfig& config) {
-  return config.mlp == MlpKind::swiglu ? 2 * config.hidden : config.hidden;
-}
-
 namespace {
 
 // Ranks that share each head of keys and of values.
@@ -89,9 +81,9 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
             .head_channels = head_channels,
             .row_numel = attention.qkv_channels(),
             .type = config.type};
-  qkv = linear(config.channels, qkv_channels(config) / ranks);
+  qkv = linear(config.channels, outputs_of(config, BlockLayer::qkv) / ranks);
   projection = linear(channels, config.channels);
-  up = linear(config.channels, up_channels(config) / ranks);
+  up = linear(config.channels, outputs_of(config, BlockLayer::up) / ranks);
   down = linear(hidden, config.channels);
   const std::int64_t column_bytes = rows * bytes_of(config.type);
   stream_bytes = stream_rows * config.channels * bytes_of(config.type);

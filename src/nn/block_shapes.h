@@ -12,11 +12,6 @@
 
 namespace tessera::nn {
 
-// Columns of queries, keys and values, and of the input of the MLP's activation function. Both count those of
-// all tensor ranks.
-std::int64_t qkv_channels(const TransformerConfig& config);
-std::int64_t up_channels(const TransformerConfig& config);
-
 // How tensor ranks share a block.
 enum class BlockSplit : std::uint8_t {
   none,       // one rank has all of it

@@ -82,7 +82,7 @@ std::vector<LoraSegment> lora_segments(const TransformerConfig& config, BlockLay
     const auto& wanted = config.lora.targets;
     if (target.layer != layer || std::ranges::find(wanted, target.name) == wanted.end()) continue;
     if (target.segment < 0) {
-      segments.push_back({&target, 0, std::accumulate(rows.begin(), rows.end(), std::int64_t{0})});
+      segments.push_back({&target, 0, outputs_of(config, layer)});
     } else {
       const auto at = rows.begin() + target.segment;
       segments.push_back({&target, std::accumulate(rows.begin(), at, std::int64_t{0}), *at});
@@ -106,6 +106,11 @@ std::string_view name_of(const TransformerConfig& config, BlockLayer layer) {
 
 std::int64_t inputs_of(const TransformerConfig& config, BlockLayer layer) {
   return layer == BlockLayer::down ? config.hidden : config.channels;
+}
+
+std::int64_t outputs_of(const TransformerConfig& config, BlockLayer layer) {
+  const std::vector<std::int64_t> rows = segments_of(config, layer);
+  return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
 std::string words_of(const Lora& lora) {

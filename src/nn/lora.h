@@ -40,8 +40,9 @@ std::vector<std::int64_t> segments_of(const TransformerConfig& config, BlockLaye
 std::vector<LoraSegment> lora_segments(const TransformerConfig& config, BlockLayer layer);
 // "attention.qkv": what the layer's parameters are called within a block.
 std::string_view name_of(const TransformerConfig& config, BlockLayer layer);
-// Columns of the layer's weight.
+// Columns and rows of the layer's weight, of all tensor ranks.
 std::int64_t inputs_of(const TransformerConfig& config, BlockLayer layer);
+std::int64_t outputs_of(const TransformerConfig& config, BlockLayer layer);
 // Whether tensor ranks split the layer's outputs; if not, its inputs.
 constexpr bool splits_outputs(BlockLayer layer) {
   return layer == BlockLayer::qkv || layer == BlockLayer::up;

@@ -10,7 +10,7 @@ namespace tessera::nn {
 // What a layer's adapters run, and the parts of the layer itself that read what they make.
 struct AdapterRuns {
   BlockLayer layer;
-  const char *forward, *backward, *parameters;  // names
+  const char *name, *name_of_gradients;         // of the first two parts below, and of the third
   void (BlockRun::*adapter)() const;            // makes the value between A and B
   void (BlockRun::*gradient)() const;           // the gradient of that
   void (BlockRun::*gradients)() const;          // those of A and B

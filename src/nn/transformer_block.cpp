@@ -23,34 +23,35 @@ class Block final : public Module {
   Block(const TransformerConfig& config, std::int64_t index) : config_(config), index_(index) {}
 
   std::vector<ParameterSpec> parameters() const override {
-    const std::int64_t channels = config_.channels;
     std::vector<ParameterSpec> specs;
-    const auto name = [&](const char* part) { return fmt::format("block.{}.{}", index_, part); };
+    const auto name = [&](std::string_view part) { return fmt::format("block.{}.{}", index_, part); };
     // Each tensor rank has some of the layer's outputs, by segments, or some of its inputs.
-    const auto add_linear = [&](const char* part, std::int64_t in, std::int64_t out, const Cut& cut) {
-      specs.push_back({.name = name(part) + ".weight",
-                       .shape = {out, in},
+    const auto add_linear = [&](BlockLayer layer) {
+      const bool cuts_outputs = splits_outputs(layer);
+      const Cut cut = cuts_outputs ? Cut{.dim = 0, .segments = segments_of(config_, layer)} : Cut{.dim = 1};
+      const std::string of_layer = name(name_of(config_, layer));
+      const std::int64_t outputs = outputs_of(config_, layer);
+      specs.push_back({.name = of_layer + ".weight",
+                       .shape = {outputs, inputs_of(config_, layer)},
                        .dtype = config_.type,
                        .group = kDecay,
                        .cut = cut});
       if (config_.biases)
-        specs.push_back({.name = name(part) + ".bias",
-                         .shape = {out},
+        specs.push_back({.name = of_layer + ".bias",
+                         .shape = {outputs},
                          .dtype = config_.type,
                          .group = kNoDecay,
-                         .cut = cut.dim == 0 ? cut : Cut{}});
+                         .cut = cuts_outputs ? cut : Cut{}});
     };
-    const Cut inputs = {.dim = 1};
-    const auto outputs = [&](BlockLayer layer) {
-      return Cut{.dim = 0, .segments = segments_of(config_, layer)};
+    const auto add_norm_of = [&](const char* part) {
+      add_norm(config_.norm, name(part), config_.channels, config_.type, stream_gradient(config_), specs);
     };
-    add_norm(config_.norm, name("norm1"), channels, config_.type, stream_gradient(config_), specs);
-    add_linear("attention.qkv", channels, qkv_channels(config_), outputs(BlockLayer::qkv));
-    add_linear("attention.projection", channels, channels, inputs);
-    add_norm(config_.norm, name("norm2"), channels, config_.type, stream_gradient(config_), specs);
-    add_linear(config_.mlp == MlpKind::swiglu ? "mlp.gate_up" : "mlp.up", channels, up_channels(config_),
-               outputs(BlockLayer::up));
-    add_linear("mlp.down", config_.hidden, channels, inputs);
+    add_norm_of("norm1");
+    add_linear(BlockLayer::qkv);
+    add_linear(BlockLayer::projection);
+    add_norm_of("norm2");
+    add_linear(BlockLayer::up);
+    add_linear(BlockLayer::down);
     for (const BlockLayer layer : kBlockLayers) add_adapters(layer, specs);
     return specs;
   }
