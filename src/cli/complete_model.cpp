@@ -19,14 +19,12 @@ const Key& key_named(const std::vector<Key>& keys, const std::string& name) {
   return *std::ranges::find(keys, name, &Key::name);
 }
 
-void assign(const Key& from, const Key& to) {
-  std::visit([&](auto* target) { *target = **std::get_if<decltype(target)>(&from.target); }, to.target);
-}
-
 // What config.json says must be what the user wrote, be it by a key or by a preset.
 class Filler {
  public:
-  Filler(Config& config, const StoredModel& stored) : config_(config), stored_(stored) {
+  // `key` names the weights.
+  Filler(Config& config, const StoredModel& stored, const std::string& key)
+      : config_(config), stored_(stored), key_(key) {
     theirs_.model = stored.model;
     presets_.model =
         keys_for(dimensions_of({.family = family_of(config.model.preset), .preset = config.model.preset}));
@@ -62,13 +60,14 @@ class Filler {
     const std::string name = "model." + leaf;
     const std::string value = value_text(key_named(mine, name));
     if (value == value_text(key_named(theirs, name))) return;
-    throw UsageError(fmt::format("{}{} is {}, but '{}' has {}; leave {} out, or take other model.weights",
-                                 owner, owner.empty() ? name : leaf, value, stored_.file.string(),
-                                 stored_.told.at(leaf), owner.empty() ? name : "model.preset"));
+    throw UsageError(fmt::format("{}{} is {}, but '{}' has {}; leave {} out, or take other {}", owner,
+                                 owner.empty() ? name : leaf, value, stored_.file.string(),
+                                 stored_.told.at(leaf), owner.empty() ? name : "model.preset", key_));
   }
 
   Config& config_;
   const StoredModel& stored_;
+  const std::string& key_;
   Config theirs_, presets_;
 };
 
@@ -79,7 +78,7 @@ std::vector<std::string> keys_of_no_tensor(const std::string& family) {
 }
 
 // Without a config.json: refuses what nobody said; tells what only the user said.
-void take_as_written(Config& config, const std::string& why) {
+void take_as_written(Config& config, const std::string& key, const std::string& why) {
   const std::string& family = config.model.family;
   Config resolved;
   resolved.model = keys_for(dimensions_of(config.model));
@@ -91,7 +90,7 @@ void take_as_written(Config& config, const std::string& why) {
     unchecked.push_back(fmt::format("{} {}", name, value_text(key_named(values, name))));
   }
   if (!unknown.empty())
-    throw UsageError(fmt::format("model.weights: {}, and no tensor tells {}; write {}, or model.preset", why,
+    throw UsageError(fmt::format("{}: {}, and no tensor tells {}; write {}, or model.preset", key, why,
                                  fmt::join(unknown, ", "), unknown.size() == 1 ? "it" : "them"));
   config.notes.push_back(fmt::format(
       "weights   {}: not checked are {}, and that the activation function{} {}'s", why,
@@ -131,7 +130,8 @@ void note_family(Config& config) {
 
 }  // namespace
 
-void complete_model(Config& config, const std::filesystem::path& run_folder, bool trains) {
+void complete_model(Config& config, const std::filesystem::path& run_folder, bool trains,
+                    const std::string& key) {
   const std::string& weights = config.model.weights;
   if (weights.empty()) return note_family(config);
   std::optional<std::filesystem::path> file = stored_config_file(weights);
@@ -139,12 +139,13 @@ void complete_model(Config& config, const std::filesystem::path& run_folder, boo
   const bool there = std::filesystem::exists(weights, error);
   if (!file) file = kept_config_file(run_folder);
   if (!file) {
-    take_as_written(config, there ? fmt::format("there is no config.json beside '{}'", weights)
-                                  : fmt::format("there is nothing at '{}'", weights));
+    take_as_written(config, key,
+                    there ? fmt::format("there is no config.json beside '{}'", weights)
+                          : fmt::format("there is nothing at '{}'", weights));
     return note_family(config);
   }
-  const StoredModel stored = read_stored_model(*file, "model.weights");
-  Filler(config, stored).fill();
+  const StoredModel stored = read_stored_model(*file, key);
+  Filler(config, stored, key).fill();
   config.notes.push_back(fmt::format("model     by '{}': {}", file->string(), list_of(stored)));
   if (trains) note_dropout(config, stored);
 }

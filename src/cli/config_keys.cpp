@@ -642,6 +642,10 @@ OptimizerOptions& OptimizerConfig::chosen() {
   return const_cast<OptimizerOptions&>(std::as_const(*this).chosen());
 }
 
+void assign(const Key& from, const Key& to) {
+  std::visit([&](auto* target) { *target = **std::get_if<decltype(target)>(&from.target); }, to.target);
+}
+
 std::vector<std::string> optimizer_fields() {
   std::vector<std::string> names;
   for (OptimizerOptions& options : optimizer_defaults())

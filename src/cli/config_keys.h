@@ -70,6 +70,9 @@ std::vector<std::string> optimizer_fields();
 // The optimizers whose options have this field.
 std::vector<std::string_view> optimizers_with(std::string_view field);
 
+// Gives a key the value of another of its kind.
+void assign(const Key& from, const Key& to);
+
 // What a value of this key may be: "an integer of at least 1".
 std::string allowed(const Key& key);
 

@@ -1,6 +1,5 @@
 // export_plan(): what a run writes of its weights.
 #include "src/cli/setup.h"
-#include "src/cli/stored_adapter.h"
 #include "tessera/hugging_face.h"
 
 namespace tessera::cli {
@@ -13,7 +12,7 @@ ExportPlan export_plan(const Setup& setup, const KeptFiles& files) {
     plan.map = hugging_face_adapter(*setup.model);
     plan.options.stem = "adapter_model";
     plan.options.files = {
-        {kAdapterConfig, hugging_face_adapter_config(*setup.model, setup.config.model.weights)}};
+        {kAdapterFile, hugging_face_adapter_config(*setup.model, setup.config.model.weights)}};
     return plan;
   }
   const bool merges = setup.config.lora.rank > 0;
@@ -22,8 +21,8 @@ ExportPlan export_plan(const Setup& setup, const KeptFiles& files) {
       std::visit([&](const auto& d) { return hugging_face_config(d, type); }, setup.dimensions);
   plan.options.config = with_token_ids(config, files);
   plan.options.files = files;
-  plan.options.files.erase("config.json");
-  plan.options.files.erase(kAdapterConfig);
+  plan.options.files.erase(kConfigFile);
+  plan.options.files.erase(kAdapterFile);
   return plan;
 }
 

@@ -85,24 +85,23 @@ Inference make_inference(const InferenceArguments& arguments) {
                       .weights = weights.named,
                       .named = weights.by};
   check_threads(inference.setup);
-  inference.files = weights.checkpoint.empty() ? read_kept_files(weights.named)
+  inference.files = weights.checkpoint.empty() ? read_kept_files(weights.named, weights.by)
                                                : kept_files(weights.checkpoint).value_or(KeptFiles());
   return inference;
 }
 
 TextTokens text_tokens(const InferenceArguments& arguments, const Inference& inference) {
-  constexpr const char* kFile = "tokenizer.json";
   const std::int64_t vocabulary = inference.setup.model->vocabulary;
-  const auto kept = inference.files.find(kFile);
+  const auto kept = inference.files.find(kTokenizerFile);
   if (arguments.tokenizer.empty() && kept == inference.files.end()) {
     if (vocabulary == 256) return {};
     throw UsageError(
         fmt::format("there is no {} beside the weights, {} '{}', whose vocabulary is {}; give one by "
                     "--tokenizer FILE (without one bytes are tokens, of a vocabulary of 256)",
-                    kFile, inference.named, inference.weights.string(), vocabulary));
+                    kTokenizerFile, inference.named, inference.weights.string(), vocabulary));
   }
   const bool given = !arguments.tokenizer.empty();
-  const std::string name = given ? arguments.tokenizer : (inference.weights / kFile).string();
+  const std::string name = given ? arguments.tokenizer : (inference.weights / kTokenizerFile).string();
   const Tokenizer tokenizer = given ? Tokenizer::open(name) : Tokenizer::parse(kept->second, name);
   if (tokenizer.vocabulary() > vocabulary)
     throw UsageError(

@@ -9,6 +9,7 @@
 
 #include "src/cli/config_keys.h"
 #include "src/cli/dimensions.h"
+#include "src/cli/kept_files.h"
 #include "src/cli/setup.h"
 #include "src/cli/stored_adapter.h"
 #include "src/cli/stored_model.h"
@@ -55,10 +56,6 @@ bool counts(const std::string& key) {
          std::ranges::any_of(kCounting, [&](std::string_view one) {
            return one.ends_with('.') ? key.starts_with(one) : key == one;
          });
-}
-
-void assign(const Key& from, const Key& to) {
-  std::visit([&](auto* target) { *target = **std::get_if<decltype(target)>(&from.target); }, to.target);
 }
 
 void reset_training(Config& config) {
@@ -111,17 +108,9 @@ void complete_by_checkpoint(Config& config, const InferenceWeights& weights) {
   config.notes.push_back(fmt::format("model     by checkpoint '{}'", checkpoint));
 }
 
-// "model.weights" in a message is what the user named otherwise.
-std::string told_by(const InferenceWeights& weights, std::string message) {
-  constexpr std::string_view kKey = "model.weights";
-  for (std::size_t at = message.find(kKey); at != std::string::npos; at = message.find(kKey, at + 1))
-    message.replace(at, kKey.size(), weights.by);
-  return message;
-}
-
-void complete_by_folder(Config& config, const InferenceWeights& weights) try {
+void complete_by_folder(Config& config, const InferenceWeights& weights) {
   config.model.weights = weights.named.string();
-  complete_model(config, {}, false);
+  complete_model(config, {}, false, weights.by);
   complete_adapter(config);
   const auto file = stored_config_file(weights.named);
   if (!file || config.origins.written("precision.parameters")) return;
@@ -129,10 +118,6 @@ void complete_by_folder(Config& config, const InferenceWeights& weights) try {
   if (type.empty()) return;
   config.precision.parameters = type;
   config.origins.fill("precision.parameters", fmt::format("'{}'", file->string()));
-} catch (const UsageError& error) {
-  throw UsageError(told_by(weights, error.what()));
-} catch (const EnvironmentError& error) {
-  throw EnvironmentError(told_by(weights, error.what()));
 }
 
 std::filesystem::path checkpoint_at(const std::filesystem::path& path) {
@@ -146,8 +131,8 @@ std::filesystem::path checkpoint_at(const std::filesystem::path& path) {
 void check_folder(const InferenceWeights& weights) {
   namespace fs = std::filesystem;
   const std::string folder = weights.named.string();
-  if (!fs::is_directory(weights.named) || fs::exists(weights.named / "config.json")) return;
-  if (fs::exists(weights.named / "adapter_config.json"))
+  if (!fs::is_directory(weights.named) || fs::exists(weights.named / kConfigFile)) return;
+  if (fs::exists(weights.named / kAdapterFile))
     throw UsageError(
         fmt::format("{}: '{}' has an adapter; name the model that it was trained on there, and give the "
                     "adapter by --adapter {}",

@@ -21,14 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "hugging_face";
-constexpr const char* kConfig = "config.json";
-constexpr const char* kAdapter = "adapter_config.json";
-constexpr const char* kTokenizer = "tokenizer.json";
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30;
 
-constexpr std::array kNames = {kConfig,
+constexpr std::array kNames = {kConfigFile,
                                "generation_config.json",
-                               kTokenizer,
+                               kTokenizerFile,
                                "tokenizer.model",
                                "tokenizer_config.json",
                                "special_tokens_map.json",
@@ -86,16 +83,17 @@ void write_synced(const fs::path& file, const std::string& text) {
 
 }  // namespace
 
-KeptFiles read_kept_files(const fs::path& weights) {
+KeptFiles read_kept_files(const fs::path& weights, const char* key) {
   std::error_code error;
-  return read_files(fs::is_directory(weights, error) ? weights : weights.parent_path(), "model.weights");
+  return read_files(fs::is_directory(weights, error) ? weights : weights.parent_path(), key);
 }
 
 std::optional<KeptFiles> kept_files(const fs::path& folder) {
   const std::optional<fs::path> kept = kept_folder(folder);
   if (!kept) return std::nullopt;
   KeptFiles files = read_files(*kept, "run.checkpoint");
-  if (std::optional<std::string> text = read_text(*kept / kAdapter)) files[kAdapter] = *std::move(text);
+  if (std::optional<std::string> text = read_text(*kept / kAdapterFile))
+    files[kAdapterFile] = *std::move(text);
   return files;
 }
 
@@ -104,25 +102,25 @@ KeptFiles files_to_hand_on(const fs::path& folder, const fs::path& weights, cons
     if (std::optional<KeptFiles> files = kept_files(folder)) return *std::move(files);
   KeptFiles files = weights.empty() ? KeptFiles() : read_kept_files(weights);
   if (adapter.empty()) return files;
-  const std::optional<std::string> text = read_text(adapter / kAdapter);
+  const std::optional<std::string> text = read_text(adapter / kAdapterFile);
   if (!text)
-    throw EnvironmentError(fmt::format("model.adapter: cannot read '{}': {}", (adapter / kAdapter).string(),
-                                       std::strerror(errno)));
-  files[kAdapter] = *text;
+    throw EnvironmentError(fmt::format("model.adapter: cannot read '{}': {}",
+                                       (adapter / kAdapterFile).string(), std::strerror(errno)));
+  files[kAdapterFile] = *text;
   return files;
 }
 
 void add_tokenizer_of_data(KeptFiles& files, const fs::path& data) {
-  for (const char* name : {kTokenizer, "tokenizer.model", "vocab.json"})
+  for (const char* name : {kTokenizerFile, "tokenizer.model", "vocab.json"})
     if (files.contains(name)) return;
-  const fs::path folder = data.parent_path(), file = folder / kTokenizer;
+  const fs::path folder = data.parent_path(), file = folder / kTokenizerFile;
   std::error_code error;
   if (!fs::exists(folder / "data.json", error) || !fs::exists(file, error)) return;
   std::optional<std::string> text = read_text(file);
   if (!text)
     throw EnvironmentError(
         fmt::format("data.train: cannot read '{}': {}", file.string(), std::strerror(errno)));
-  files[kTokenizer] = *std::move(text);
+  files[kTokenizerFile] = *std::move(text);
 }
 
 namespace {
@@ -136,8 +134,8 @@ std::optional<fs::path> kept_file(const fs::path& folder, const char* name) {
 
 }  // namespace
 
-std::optional<fs::path> kept_config_file(const fs::path& folder) { return kept_file(folder, kConfig); }
-std::optional<fs::path> kept_adapter_file(const fs::path& folder) { return kept_file(folder, kAdapter); }
+std::optional<fs::path> kept_config_file(const fs::path& folder) { return kept_file(folder, kConfigFile); }
+std::optional<fs::path> kept_adapter_file(const fs::path& folder) { return kept_file(folder, kAdapterFile); }
 
 void keep_files(const fs::path& folder, const KeptFiles& files) try {
   const fs::path whole = folder / kFolder, temporary = folder / (std::string(".") + kFolder + ".tmp");
@@ -153,7 +151,7 @@ void keep_files(const fs::path& folder, const KeptFiles& files) try {
 }
 
 std::string with_token_ids(const std::string& own, const KeptFiles& files) {
-  const auto kept = files.find(kConfig);
+  const auto kept = files.find(kConfigFile);
   if (kept == files.end()) return own;
   const nlohmann::json theirs = nlohmann::json::parse(kept->second, nullptr, false);
   if (!theirs.is_object()) return own;

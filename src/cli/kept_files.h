@@ -10,11 +10,16 @@
 
 namespace tessera::cli {
 
+// The names of files in Hugging Face's folders.
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kAdapterFile = "adapter_config.json";  // of PEFT
+inline constexpr const char* kTokenizerFile = "tokenizer.json";
+
 using KeptFiles = std::map<std::string, std::string>;  // by name, the bytes
 
 // Reads those in the folder of `weights`; the result is empty if there are none. Throws EnvironmentError
-// naming model.weights if one cannot be read, or if together they have more than 1 GiB.
-KeptFiles read_kept_files(const std::filesystem::path& weights);
+// naming `key`, which names the weights, if one cannot be read, or if together they have more than 1 GiB.
+KeptFiles read_kept_files(const std::filesystem::path& weights, const char* key = "model.weights");
 
 // The files that a run keeps; `folder` is that of its checkpoints, or one of the checkpoints in it. Nothing
 // if it keeps none. Throws EnvironmentError if one cannot be read.

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <span>
 
+#include "src/cli/kept_files.h"
 #include "src/cli/output.h"
 #include "tessera/error.h"
 #include "tessera/machine.h"
@@ -53,7 +54,7 @@ std::vector<NamedFile> weight_files(const std::string& weights) {
     for (fs::directory_iterator entry(folder, none), end; !none && entry != end; entry.increment(none))
       files.push_back({"model.weights", entry->path().string()});
   } else {
-    files.push_back({"model.weights", (folder / "config.json").string()});
+    files.push_back({"model.weights", (folder / kConfigFile).string()});
   }
   return files;
 }
@@ -69,7 +70,7 @@ void add_data(std::vector<NamedFile>& files, const char* key, const std::string&
 
 std::vector<NamedFile> inputs_of(const Config& config, const std::string& path) {
   std::vector<NamedFile> inputs = weight_files(config.model.weights);
-  for (const char* name : {"", "adapter_config.json", "adapter_model.safetensors"})
+  for (const char* name : {"", kAdapterFile, "adapter_model.safetensors"})
     if (const std::string& folder = config.model.adapter; !folder.empty())
       inputs.push_back({"model.adapter", (fs::path(folder) / name).string()});
   inputs.push_back({"the configuration", path});
@@ -118,12 +119,11 @@ void check_export_place(const char* key, const std::string& to, const Config& co
     refuse({key, to}, fmt::format("where model.weights, '{}', are read", weights));
   if (same(to, adapter)) refuse({key, to}, fmt::format("where model.adapter, '{}', is read", adapter));
   std::error_code none;
-  if (!to.empty() && !exports_adapter(config) && fs::exists(fs::path(to) / "adapter_config.json", none))
+  if (!to.empty() && !exports_adapter(config) && fs::exists(fs::path(to) / kAdapterFile, none))
     throw RefusedOutput(
-        fmt::format("{}: '{}' has an adapter_config.json: who loads the folder would add that adapter to the "
-                    "weights; name "
-                    "another folder",
-                    key, to));
+        fmt::format("{}: '{}' has an {}: who loads the folder would add that adapter to the "
+                    "weights; name another folder",
+                    key, to, kAdapterFile));
   if (is_one_file(to) && fs::is_directory(to, none))
     throw RefusedOutput(fmt::format(
         "{}: '{}' is a folder, and ends as the name of a file; name a file in it, or another folder", key,

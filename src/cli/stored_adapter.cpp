@@ -165,7 +165,7 @@ namespace {
 // A key that the user wrote says what the file says; else it gets that.
 void fill(Config& config, const Key& own, const Key& theirs, const std::filesystem::path& file) {
   if (!config.origins.written(own.name)) {
-    std::visit([&](auto* target) { *target = **std::get_if<decltype(target)>(&theirs.target); }, own.target);
+    assign(theirs, own);
     config.origins.fill(own.name, fmt::format("'{}'", file.string()));
     return;
   }
@@ -182,7 +182,7 @@ void complete_adapter(Config& config, const std::filesystem::path& run_folder) {
     throw UsageError(
         fmt::format("model.adapter is '{}' and model.weights is empty; name the weights that it adapts",
                     config.model.adapter));
-  std::filesystem::path file = std::filesystem::path(config.model.adapter) / kAdapterConfig;
+  std::filesystem::path file = std::filesystem::path(config.model.adapter) / kAdapterFile;
   std::error_code error;
   if (!exists(symlink_status(file, error)))
     if (const auto kept = kept_adapter_file(run_folder)) file = *kept;

@@ -10,8 +10,6 @@
 
 namespace tessera::cli {
 
-inline constexpr const char* kAdapterConfig = "adapter_config.json";
-
 // Reads it. `family` and `layers` are those of the model that the adapters are of; `key` names the folder,
 // for messages. Throws EnvironmentError if the file cannot be read or is no JSON object, and UsageError
 // naming the key of adapter_config.json that asks for something else than adapters of one rank and scale on

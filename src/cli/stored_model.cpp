@@ -11,6 +11,7 @@
 #include "src/cli/config_keys.h"
 #include "src/cli/dimensions.h"
 #include "src/cli/files.h"
+#include "src/cli/kept_files.h"
 #include "tessera/error.h"
 
 namespace tessera::cli {
@@ -235,7 +236,7 @@ std::optional<std::filesystem::path> stored_config_file(const std::filesystem::p
   std::error_code error;
   const bool whole_folder = std::filesystem::is_directory(weights, error);
   const std::filesystem::path folder = whole_folder ? weights : weights.parent_path();
-  const std::filesystem::path file = folder / "config.json";
+  const std::filesystem::path file = folder / kConfigFile;
   if (!exists(symlink_status(file, error))) return std::nullopt;
   return file;
 }

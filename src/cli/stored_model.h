@@ -29,9 +29,10 @@ std::optional<std::filesystem::path> stored_config_file(const std::filesystem::p
 // Fills in the keys of [model] that the user did not write: by the config.json beside model.weights. Those
 // that the user wrote must agree with it. Where there is none, the one that a run keeps in `run_folder` is
 // taken. Adds notes on what was filled in, and on what could not be checked because there is no such file,
-// and, where the model `trains`, on what it drops.
+// and, where the model `trains`, on what it drops. `key` names the weights in messages.
 // Throws like read_stored_model(), and UsageError naming a key of [model] that disagrees, or that is needed,
 // because no tensor tells it.
-void complete_model(Config& config, const std::filesystem::path& run_folder = {}, bool trains = true);
+void complete_model(Config& config, const std::filesystem::path& run_folder = {}, bool trains = true,
+                    const std::string& key = "model.weights");
 
 }  // namespace tessera::cli

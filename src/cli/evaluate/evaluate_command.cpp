@@ -46,7 +46,7 @@ void check_apart(const EvaluateArguments& arguments, const NamedFile& output) {
 // None where there are only token files, whose bytes are then not known.
 std::optional<TextTokens> tokens_of(const EvaluateArguments& arguments, const Inference& inference) {
   const bool only_tokens = !arguments.choices && std::ranges::all_of(arguments.files, is_named_token_file);
-  const bool known = !arguments.model.tokenizer.empty() || inference.files.contains("tokenizer.json");
+  const bool known = !arguments.model.tokenizer.empty() || inference.files.contains(kTokenizerFile);
   if (only_tokens && !known && inference.setup.model->vocabulary != 256) return std::nullopt;
   return text_tokens(arguments.model, inference);
 }

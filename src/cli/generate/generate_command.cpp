@@ -61,7 +61,7 @@ std::vector<std::int32_t> prompt_tokens(const GenerateArguments& arguments, cons
 
 // The ids of generation_config.json or config.json, which may be one or a list.
 std::vector<std::int32_t> ends_of_files(const KeptFiles& files, std::int64_t vocabulary) {
-  for (const char* name : {"generation_config.json", "config.json"}) {
+  for (const char* name : {"generation_config.json", kConfigFile}) {
     const auto file = files.find(name);
     if (file == files.end()) continue;
     const nlohmann::json json = nlohmann::json::parse(file->second, nullptr, false);

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "src/cli/files.h"
+#include "src/cli/kept_files.h"
 #include "src/cli/output.h"
 #include "src/cli/prepare/encode_inputs.h"
 #include "src/cli/prepare/write_splits.h"
@@ -70,7 +71,7 @@ std::int32_t end_of_text(const PrepareOptions& options, const Tokenizer& tokeniz
 }
 
 fs::path file_of_tokenizer(const std::string& path) {
-  return fs::is_directory(path) ? fs::path(path) / "tokenizer.json" : fs::path(path);
+  return fs::is_directory(path) ? fs::path(path) / kTokenizerFile : fs::path(path);
 }
 
 // What decides the parts.
@@ -178,7 +179,7 @@ Prepared prepare(const PrepareOptions& options, const PrepareProgress& progress,
     throw UsageError(
         "data prepare: no document is left to train on: the inputs are empty, or --validation takes all");
   }
-  write_file(out / "tokenizer.json", *text);
+  write_file(out / kTokenizerFile, *text);
   write_file(out / kResult, json({{"vocabulary", made.vocabulary},
                                   {"end_of_text", end},
                                   {"text_bytes", made.text_bytes},
