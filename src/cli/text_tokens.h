@@ -12,6 +12,9 @@
 
 namespace tessera::cli {
 
+// U+FFFD, which stands in decoded text for bytes that make no character.
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
 class TextTokens {
  public:
   TextTokens() = default;  // every byte is a token of 0 to 255

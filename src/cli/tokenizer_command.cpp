@@ -16,7 +16,7 @@
 #include "src/cli/options.h"
 #include "src/cli/output.h"
 #include "src/cli/prepare/documents.h"
-#include "src/cli/prepare/text_lines.h"
+#include "src/cli/prepare/text_names.h"
 #include "src/cli/processes.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
@@ -55,9 +55,7 @@ void check_apart(const TokenizerArguments& arguments) {
 
 // The texts that `tessera data prepare` finds in these files. A build without its libraries reads plain text.
 void add_texts(const std::string& path, const std::string& field, std::vector<std::string>& texts) {
-  const std::string extension = std::filesystem::path(path).extension();
-  const bool is_packed = extension == ".gz" || extension == ".zst";
-  if (!is_packed && extension != ".jsonl" && extension != ".ndjson") {
+  if (is_named_plain_text(path)) {
     texts.push_back(read_input(path));
     return;
   }

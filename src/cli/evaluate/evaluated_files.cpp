@@ -31,7 +31,6 @@ void check_names(const std::vector<std::string>& names) {
 std::int64_t bytes_of_text(const TokenStore& store, const TextTokens& text) {
   constexpr std::int64_t kPart = std::int64_t{1} << 16;
   constexpr int kMostParted = 8;  // tokens over which one character may go
-  constexpr std::string_view kBroken = "\xEF\xBF\xBD";
   std::int64_t bytes = 0;
   std::vector<std::int32_t> tokens;
   for (std::int64_t begin = 0; begin < store.numel();) {
@@ -39,7 +38,8 @@ std::int64_t bytes_of_text(const TokenStore& store, const TextTokens& text) {
     store.read(begin, tokens);
     std::string part = text.decode(tokens);
     const bool last = begin + static_cast<std::int64_t>(tokens.size()) == store.numel();
-    for (int more = 0; !last && more < kMostParted && part.ends_with(kBroken) && tokens.size() > 1; ++more) {
+    for (int more = 0; !last && more < kMostParted && part.ends_with(kReplacement) && tokens.size() > 1;
+         ++more) {
       tokens.pop_back();
       part = text.decode(tokens);
     }

@@ -8,7 +8,6 @@ namespace {
 
 // So many tokens are enough to decide how the next one is decoded.
 constexpr std::size_t kBefore = 8;
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // Bytes at the end that may be the beginning of a character: of text that a tokenizer decoded, U+FFFD stands
 // there instead.

@@ -8,6 +8,7 @@
 
 #include "src/cli/output.h"
 #include "src/cli/prepare/text_lines.h"
+#include "src/cli/prepare/text_names.h"
 #include "tessera/error.h"
 
 namespace tessera::cli {

@@ -30,7 +30,6 @@ Documents::~Documents() = default;
 std::optional<Document> Documents::next() { return std::nullopt; }
 std::int64_t Documents::consumed() const { return 0; }
 
-bool is_named_json_lines(std::string_view) { return false; }
 TextLines::TextLines(const std::string&, const char* command) : command_(command) { refuse(command); }
 std::optional<std::string_view> TextLines::next() { return std::nullopt; }
 std::string TextLines::rest() { return {}; }

@@ -31,12 +31,6 @@ constexpr Format kOthers[] = {{"PAR1", "Parquet",
 
 }  // namespace
 
-bool is_named_json_lines(std::string_view name) {
-  for (const std::string_view end : {".gz", ".zst"})
-    if (name.ends_with(end)) name.remove_suffix(end.size());
-  return name.ends_with(".jsonl") || name.ends_with(".ndjson");
-}
-
 TextLines::TextLines(const std::string& path, const char* command)
     : path_(path), command_(command), stream_(open_stream(path)) {
   fill();

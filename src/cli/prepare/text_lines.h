@@ -11,9 +11,6 @@
 
 namespace tessera::cli {
 
-// Whether a name is that of a file of JSON lines: it ends in .jsonl or .ndjson, before .gz or .zst.
-bool is_named_json_lines(std::string_view name);
-
 class TextLines {
  public:
   // `command` begins messages. Throws UsageError for what begins as another format does, Parquet for one, and
