@@ -221,6 +221,8 @@ Mesh mesh_of(const MeshConfig& mesh);
 bool only_evaluates(const Config& config);
 // Whether a run evaluates at all.
 bool evaluates(const Config& config);
+// What names the data to train on; where a run only evaluates and data.train is empty, data.validation.
+const std::string& trained_on(const Config& config);
 
 // How a step's microbatches are dealt to the mesh's data ranks.
 Rounds rounds_of(const Config& config);

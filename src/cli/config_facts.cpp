@@ -14,6 +14,11 @@ bool only_evaluates(const Config& config) { return config.run.steps == 0 && conf
 
 bool evaluates(const Config& config) { return config.run.evaluate_every > 0 || only_evaluates(config); }
 
+const std::string& trained_on(const Config& config) {
+  const DataConfig& data = config.data;
+  return data.train.empty() && only_evaluates(config) ? data.validation : data.train;
+}
+
 Rounds rounds_of(const Config& config) {
   const int blocks = static_cast<int>(config.numerics.blocks);
   if (config.run.microbatches_per_step == 0)
