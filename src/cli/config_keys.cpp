@@ -206,10 +206,9 @@ void add_data(Keys& keys, DataConfig& c) {
       "pattern such as `fineweb_train_*.bin`, whose files follow each other by name; no sample "
       "crosses from one into the next, and a file of at most run.length tokens is not read; one of none "
       "is refused. A mask beside a token file (`.mask`) says which of its tokens count in the loss. A run "
-      "that "
-      "is resumed goes on at the same place, which is a number of samples: with "
-      "another run.length, data.seed or part that is kept for evaluation these are other windows of the "
-      "data, of which some then come again or not at all in this epoch. Other files under the same name "
+      "that is resumed goes on at the same place, which is a number of samples: with another run.length, "
+      "data.seed or part that is kept for evaluation these are other windows of the data, of which some "
+      "then come again or not at all in this epoch. Other files under the same name "
       "are refused, as far as the count of each one's tokens, and those at its two ends, tell them apart; "
       "another name is taken, and told as a change."));
   keys.push_back(text("data.validation", &c.validation,

@@ -29,8 +29,8 @@ void add_inference_options(CLI::App& command, InferenceArguments& arguments);
 
 // A model to run, and where its weights are.
 struct Inference {
-  // Of a model that is not trained. Its configuration keeps only the keys that matter for that; the others
-  // have their defaults. Unless the user wrote them, run.length is the model's context,
+  // It trains nothing, and its configuration keeps only the keys that matter for that; the others have their
+  // defaults. Unless the user wrote them, run.length is the model's context,
   // precision.parameters is the type of the weights, and run.threads_per_rank the cores over the ranks.
   Setup setup;
   std::filesystem::path checkpoint = {};  // the checkpoint's own folder; empty: model.weights has the weights

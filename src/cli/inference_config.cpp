@@ -79,11 +79,10 @@ void complete_by_checkpoint(Config& config, const InferenceWeights& weights) {
   const std::string checkpoint = weights.checkpoint.string();
   std::optional<Config> stored = stored_config(inspect_checkpoint(weights.checkpoint).state.configuration);
   if (!stored)
-    throw UsageError(
-        fmt::format("{}: the checkpoint '{}' tells no configuration of this build's, so that its model is "
-                    "not known; export "
-                    "it first (tessera checkpoint export), with the configuration of its run",
-                    weights.by, checkpoint));
+    throw UsageError(fmt::format(
+        "{}: the checkpoint '{}' tells no configuration of this build's, so that its model is "
+        "not known; export it first (tessera checkpoint export), with the configuration of its run",
+        weights.by, checkpoint));
   Config theirs = *stored;
   theirs.model = keys_for(dimensions_of(stored->model));  // with the preset's values written out
   theirs.model.preset = stored->model.preset;

@@ -127,7 +127,7 @@ void RunLog::step(const LoggedStep& step) {
 }
 
 void RunLog::evaluated(std::int64_t step, const StepResult& result) {
-  // Of no target there is no mean.
+  // Without a target that counts, there is no mean.
   const double loss = result.weight > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
   summary_.validation_loss = loss;
   summary_.validation_step = step;

@@ -55,7 +55,8 @@ struct Data {
   Sampler train;
   std::optional<Sampler> validation;
   std::string train_identity = {}, validation_identity = {};  // identity_of() of each; empty if there is none
-  // Of the files of data.train: all tokens, and those that a mask lets count. Equal without a mask.
+  // The tokens in the files of data.train, and how many of them the masks let count. Without a mask both are
+  // equal.
   std::int64_t train_tokens = 0, train_counted = 0;
 };
 

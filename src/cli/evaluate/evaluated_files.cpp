@@ -57,7 +57,7 @@ void add_token_file(EvaluatedFiles& all, EvaluatedFile file, const std::optional
   file.tokens = source.numel();
   file.begins = {0, file.tokens};
   all.stores.emplace_back(source);
-  // Of the tokens that count no bytes are told: they may begin and end within a character.
+  // With a mask the bytes are not told: the tokens that count may begin and end within a character.
   const bool known = text && !source.masked();
   file.bytes = known ? std::optional(bytes_of_text(all.stores.back(), *text)) : std::nullopt;
   all.files.push_back(std::move(file));

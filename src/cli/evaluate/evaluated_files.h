@@ -17,7 +17,7 @@ struct EvaluatedFile {
   std::string name;
   std::int64_t documents = 0;
   std::int64_t tokens = 0;  // those in front of each document included
-  // Of its text; none of a token file without tokenizer.
+  // Bytes of its text. They are unknown for a token file without a tokenizer, and for one with a mask.
   std::optional<std::int64_t> bytes = 0;
   std::vector<std::int64_t> begins;  // of its documents in its store, and the end
 };

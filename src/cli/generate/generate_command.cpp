@@ -174,7 +174,7 @@ TrainerOptions options_of(const GenerateArguments& arguments, const Inference& i
              : options;
 }
 
-// To a terminal no control character goes that the model made.
+// A terminal gets no control character that the model made.
 void show(const std::string& text) {
   const std::string shown = isatty(STDOUT_FILENO) != 0 ? escaped(text) : text;
   std::fwrite(shown.data(), 1, shown.size(), stdout);
