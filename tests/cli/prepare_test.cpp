@@ -104,6 +104,36 @@ class PrepareTest : public ::testing::Test {
     return prepare(
         options, [](std::int64_t, std::int64_t) {}, [](const std::string&) {});
   }
+  struct Kills {
+    unsigned seed;
+    int starts;     // at most
+    int more_than;  // of these have to be killed
+  };
+  // Starts it again and again and kills it within 3 ms, until it is done; the last start is not killed.
+  static void run_with_kills(const PrepareOptions& options, const Kills& wanted) {
+    const auto is_done = [&] { return fs::exists(fs::path(options.out) / "data.json"); };
+    std::mt19937 random(wanted.seed);
+    int kills = 0;
+    for (int start = 0; start < wanted.starts && !is_done(); ++start) {
+      const pid_t child = fork();
+      if (child == 0) {
+        try {
+          run(options);
+          _exit(0);
+        } catch (...) {
+          _exit(1);
+        }
+      }
+      usleep(static_cast<useconds_t>(random() % 3000));
+      ::kill(child, SIGKILL);
+      int status = 0;
+      waitpid(child, &status, 0);
+      ASSERT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+      kills += WIFSIGNALED(status) ? 1 : 0;
+    }
+    if (!is_done()) run(options);
+    EXPECT_GT(kills, wanted.more_than);
+  }
   static std::string refused(const PrepareOptions& options) {
     try {
       run(options);
@@ -185,27 +215,7 @@ TEST_F(PrepareTest, InterruptionsChangeNoByte) {
   const PrepareOptions whole = options("whole", inputs);
   run(whole);
   PrepareOptions killed = options("killed", inputs);
-  std::mt19937 random(11);
-  int kills = 0;
-  for (int start = 0; start < 400 && !fs::exists(fs::path(killed.out) / "data.json"); ++start) {
-    const pid_t child = fork();
-    if (child == 0) {
-      try {
-        run(killed);
-        _exit(0);
-      } catch (...) {
-        _exit(1);
-      }
-    }
-    usleep(static_cast<useconds_t>(random() % 3000));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    waitpid(child, &status, 0);
-    ASSERT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    kills += WIFSIGNALED(status) ? 1 : 0;
-  }
-  if (!fs::exists(fs::path(killed.out) / "data.json")) run(killed);
-  EXPECT_GT(kills, 3);
+  run_with_kills(killed, {.seed = 11, .starts = 400, .more_than = 3});
   EXPECT_EQ(contents(killed.out), contents(whole.out));
 }
 
@@ -310,27 +320,7 @@ TEST_F(PreparePrompts, AreTheSameWithAnyThreadsAndAfterAnyKill) {
   run(pairs("zst", "pairs.jsonl.zst"));
   EXPECT_EQ(contents(folder_.file("zst")), expected);
   const PrepareOptions killed = pairs("killed");
-  std::mt19937 random(5);
-  int kills = 0;
-  for (int start = 0; start < 200 && !fs::exists(fs::path(killed.out) / "data.json"); ++start) {
-    const pid_t child = fork();
-    if (child == 0) {
-      try {
-        run(killed);
-        _exit(0);
-      } catch (...) {
-        _exit(1);
-      }
-    }
-    usleep(static_cast<useconds_t>(random() % 3000));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    waitpid(child, &status, 0);
-    ASSERT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    kills += WIFSIGNALED(status) ? 1 : 0;
-  }
-  if (!fs::exists(fs::path(killed.out) / "data.json")) run(killed);
-  EXPECT_GT(kills, 1);
+  run_with_kills(killed, {.seed = 5, .starts = 200, .more_than = 1});
   EXPECT_EQ(contents(killed.out), expected);
 }
 

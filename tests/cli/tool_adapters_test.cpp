@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/cli/tool.h"
+#include "tests/cli/weights_tool.h"
 #include "tests/trainer/safetensors_file.h"
 
 namespace tessera::testing {
@@ -14,45 +14,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ToolAdapters : public Tool {
+class ToolAdapters : public WeightsTool {
  protected:
-  void SetUp() override {
-    Tool::SetUp();
-    const std::string config = R"([run]
-steps = 3
-sequences = 2
-length = 8
-deadline = 20
-[mesh]
-shard = 2
-[precision]
-parameters = "fp32"
-[data]
-train = ")" + folder_.file("text.txt") +
-                               "\"\n";
-    config_ = folder_.write("bare.toml", std::as_bytes(std::span(config)));
-  }
-
-  std::string folder_of(const Arguments& settings, const std::string& name) {
-    std::string folder = folder_.file(name);
-    std::filesystem::remove_all(folder);
-    const Result made = train(with(settings, {"run.export=" + folder}));
-    EXPECT_EQ(made.status, 0) << made.err;
-    entries_ = folder_.entries();
-    return folder;
-  }
+  void SetUp() override { set_up(3, "[mesh]\nshard = 2\n[precision]\nparameters = \"fp32\"\n"); }
 
   // The base model, and adapters on it that were trained for some steps.
   void make(const Arguments& model, const Arguments& lora) {
-    base_ = folder_of(model, "base");
-    adapter_ = folder_of(with({"model.weights=" + base_}, lora), "adapter");
+    base_ = exported(model, "base");
+    adapter_ = exported(with({"model.weights=" + base_}, lora), "adapter");
   }
 
-  void change(const json& changes) const {
-    json config = json::parse(read(adapter_ + "/adapter_config.json"));
-    config.update(changes);
-    std::ofstream(adapter_ + "/adapter_config.json") << config;
-  }
+  void change(const json& changes) const { WeightsTool::change(adapter_ + "/adapter_config.json", changes); }
 
   void write_config(const json& config) const { std::ofstream(adapter_ + "/adapter_config.json") << config; }
 
@@ -98,9 +70,9 @@ TEST_F(ToolAdapters, LoadedOrMergedItIsTheSameModel) {
     make(model, with(kLora, {"lora.targets=all-linear"}));
     const double base = validation_loss({"model.weights=" + base_});
     const double adapted = validation_loss({"model.weights=" + base_, "model.adapter=" + adapter_});
-    const std::string merged = folder_of({"model.weights=" + base_, "model.adapter=" + adapter_,
-                                          "lora.merge=true", "run.steps=1", "schedule.learning_rate=1e-30"},
-                                         "merged");
+    const std::string merged = exported({"model.weights=" + base_, "model.adapter=" + adapter_,
+                                         "lora.merge=true", "run.steps=1", "schedule.learning_rate=1e-30"},
+                                        "merged");
     EXPECT_GT(std::abs(base - adapted), 1e-3);
     EXPECT_NEAR(validation_loss({"model.weights=" + merged}), adapted, 1e-6);
     EXPECT_TRUE(std::filesystem::exists(merged + "/config.json"));
@@ -216,9 +188,9 @@ TEST_F(ToolAdapters, ResumesToTheBit) {
 }
 
 TEST_F(ToolAdapters, FrozenParametersStayAsTheyAre) {
-  base_ = folder_of(kGpt2, "base");
+  base_ = exported(kGpt2, "base");
   const std::string tuned =
-      folder_of({"model.weights=" + base_, "model.frozen=embed.*,block.0.*", "run.steps=2"}, "tuned");
+      exported({"model.weights=" + base_, "model.frozen=embed.*,block.0.*", "run.steps=2"}, "tuned");
   const SafetensorsFile before(base_ + "/model.safetensors"), after(tuned + "/model.safetensors");
   for (const auto& [name, entry] : before.header.items()) {
     if (name == "__metadata__") continue;
@@ -234,12 +206,12 @@ TEST_F(ToolAdapters, FrozenParametersStayAsTheyAre) {
 
 // With SGD an update is the learning rate times the gradient.
 TEST_F(ToolAdapters, FactorsOnTheLearningRateAreOfTheirParameters) {
-  base_ = folder_of(kGpt2, "base");
+  base_ = exported(kGpt2, "base");
   const Arguments sgd = {"model.weights=" + base_,    "run.steps=1",      "optimizer.kind=sgd",
                          "optimizer.weight_decay=0",  "optimizer.clip=0", "schedule.kind=constant",
                          "schedule.learning_rate=0.5"};
-  const std::string plain = folder_of(sgd, "plain"),
-                    rated = folder_of(with(sgd, {"optimizer.rates=block.1.*=0.25"}), "rated");
+  const std::string plain = exported(sgd, "plain"),
+                    rated = exported(with(sgd, {"optimizer.rates=block.1.*=0.25"}), "rated");
   const SafetensorsFile before(base_ + "/model.safetensors"), one(plain + "/model.safetensors"),
       other(rated + "/model.safetensors");
   for (const auto& [name, entry] : before.header.items()) {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/cli/tool.h"
+#include "tests/cli/weights_tool.h"
 #include "tests/trainer/safetensors_file.h"
 
 namespace tessera::testing {
@@ -14,38 +14,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Runs whose configuration says nothing of the model.
-class ToolWeights : public Tool {
+class ToolWeights : public WeightsTool {
  protected:
-  void SetUp() override {
-    Tool::SetUp();
-    const std::string config = R"([run]
-steps = 2
-sequences = 2
-length = 8
-deadline = 20
-[data]
-train = ")" + folder_.file("text.txt") +
-                               "\"\n";
-    config_ = folder_.write("bare.toml", std::as_bytes(std::span(config)));
-    entries_ = folder_.entries();
-  }
+  void SetUp() override { set_up(2); }
 
   // A folder of weights, by a run of `settings`, with other values in its config.json.
   std::string folder_of(const Arguments& settings, const json& changes = json::object()) {
-    std::string folder = folder_.file("hf");
-    std::filesystem::remove_all(folder);
-    const Result made = train(with(settings, {"run.export=" + folder}));
-    EXPECT_EQ(made.status, 0) << made.err;
-    change(folder, changes);
-    entries_ = folder_.entries();
+    std::string folder = exported(settings, "hf");
+    change_config(folder, changes);
     return folder;
   }
 
-  static void change(const std::string& folder, const json& changes) {
-    json config = json::parse(read(folder + "/config.json"));
-    config.update(changes);
-    std::ofstream(folder + "/config.json") << config;
+  static void change_config(const std::string& folder, const json& changes) {
+    change(folder + "/config.json", changes);
   }
 
   Result start_from(const std::string& weights, const Arguments& settings = {},
@@ -133,22 +114,23 @@ TEST_F(ToolWeights, WhatIsNotSupportedIsRefusedByItsName) {
         {"rms_norm_eps", 0, "it must be a number above 0"},
         {"tie_word_embeddings", 1, "it must be true or false"},
         {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, "supported is null"}}) {
-    change(llama, {{key, value}});
+    change_config(llama, {{key, value}});
     expect_refused(start_from(llama),
                    {"'" + llama + "/config.json' has " + key + " " + value.dump() + "; ", supported});
     std::ofstream(llama + "/config.json") << own;
   }
-  change(llama, {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}}});
+  change_config(llama, {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}}});
   expect_refused(start_from(llama), {"has rope_scaling.low_freq_factor null; it must be a number above 0"});
   std::ofstream(llama + "/config.json") << own;
   // What means the same.
-  change(llama, {{"attention_bias", nullptr}, {"mlp_bias", false}, {"head_dim", 8}, {"hidden_act", "swish"}});
+  change_config(llama,
+                {{"attention_bias", nullptr}, {"mlp_bias", false}, {"head_dim", 8}, {"hidden_act", "swish"}});
   EXPECT_EQ(start_from(llama).status, 0);
 
   const std::string gpt2 = folder_of(kGpt2);
-  change(gpt2, {{"n_inner", 64}});
+  change_config(gpt2, {{"n_inner", 64}});
   expect_refused(start_from(gpt2), {"has n_inner 64; supported is 4 n_embd = 128"});
-  change(gpt2, {{"n_inner", 128}});
+  change_config(gpt2, {{"n_inner", 128}});
   EXPECT_EQ(start_from(gpt2).status, 0);
 }
 

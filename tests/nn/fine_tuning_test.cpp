@@ -14,14 +14,6 @@
 namespace tessera::testing {
 namespace {
 
-std::vector<std::string> parts_of(const Model& model, int unit, Pass pass) {
-  std::vector<std::string> names;
-  const UnitGraph graph = model.activations(kSmallBatch, 1).units[static_cast<std::size_t>(unit)];
-  for (const PartSpec& part : graph.parts)
-    if (part.pass == pass) names.push_back(part.name);
-  return names;
-}
-
 TEST(Frozen, HaveTheGradientsOfTheOthersToTheBit) {
   const std::vector<std::string> patterns = {"embed.*", "block.0.*", "block.1.mlp.*", "head.norm.gain"};
   LlamaConfig config = kSmallLlama;

@@ -19,6 +19,15 @@ inline constexpr Gpt2Config kSmallGpt2 = {
     .vocabulary = 61, .context = 16, .layers = 2, .heads = 2, .channels = 32};
 inline constexpr BatchShape kSmallBatch = {.sequences = 3, .length = 13};  // shorter than the context
 
+// The names of the unit's parts in that pass, in their order.
+inline std::vector<std::string> parts_of(const Model& model, int unit, Pass pass) {
+  std::vector<std::string> names;
+  const UnitGraph graph = model.activations(kSmallBatch, 1).units[static_cast<std::size_t>(unit)];
+  for (const PartSpec& part : graph.parts)
+    if (part.pass == pass) names.push_back(part.name);
+  return names;
+}
+
 inline reference::Dims reference_dims(const Gpt2Config& config) {
   const auto dim = [](std::int64_t value) { return static_cast<std::size_t>(value); };
   return {dim(config.vocabulary), dim(config.context), dim(config.layers), dim(config.heads),

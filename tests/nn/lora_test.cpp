@@ -215,14 +215,6 @@ TEST(Lora, RecomputesMakeTheSameBits) {
 
 // ------------------------------------------------------------------ what is trained, and what backward does
 
-std::vector<std::string> parts_of(const Model& model, int unit, Pass pass) {
-  std::vector<std::string> names;
-  const UnitGraph graph = model.activations(kSmallBatch, 1).units[static_cast<std::size_t>(unit)];
-  for (const PartSpec& part : graph.parts)
-    if (part.pass == pass) names.push_back(part.name);
-  return names;
-}
-
 Keep keep_of(const Model& model, const std::string& value) {
   const UnitGraph graph = model.activations(kSmallBatch, 1).units[1];
   for (const ValueSpec& spec : graph.values)
