@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -15,8 +14,6 @@
 namespace tessera::cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double kSmooth = 0.9;  // of the tokens a second that are shown
 
@@ -60,7 +57,7 @@ RunLog::RunLog(const Setup& setup, Metrics& metrics, RunSummary& summary, std::i
   if (!run.tensorboard.empty()) events_ = EventFile("run.tensorboard", run.tensorboard, first_step + 1);
 }
 
-double RunLog::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+double RunLog::elapsed() const { return seconds_since(start_); }
 
 void RunLog::finish() {
   progress_.finish();

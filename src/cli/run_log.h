@@ -3,13 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
 
 #include "src/cli/balance.h"
+#include "src/cli/clock.h"
 #include "src/cli/event_file.h"
 #include "src/cli/metrics.h"
 #include "src/cli/progress.h"
@@ -93,7 +93,7 @@ class RunLog {
   LagWatch lag_;
   RunSummary& summary_;
   Progress progress_;
-  std::chrono::steady_clock::time_point start_;
+  Clock::time_point start_;
   std::int64_t first_step_;
   double shown_rate_ = 0.0;
   StepTiming measured_;  // sums

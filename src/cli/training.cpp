@@ -8,6 +8,7 @@
 #include <new>
 #include <system_error>
 
+#include "src/cli/clock.h"
 #include "src/cli/kept_files.h"
 #include "src/cli/memory_watch.h"
 #include "src/cli/processes.h"
@@ -25,18 +26,12 @@ namespace tessera::cli {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::int64_t kTraceFrom = 2;    // steps that only warm up caches and primitives
 constexpr std::int64_t kMeasureEach = 4;  // every so many steps overlap and memory are measured
 constexpr std::int64_t kWeighed = 3;      // steps in which a process looks at its memory
 constexpr int kMostRefused = 50;          // steps in a row that are skipped; a loss scale falls by 2^50
 // A checkpoint may keep the disk busy on one rank for longer than a step's deadline allows.
 constexpr std::chrono::minutes kCheckpointDeadline{30};
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class RankTraining {
  public:

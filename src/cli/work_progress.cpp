@@ -18,7 +18,7 @@ void WorkProgress::show(std::int64_t done, std::int64_t all,
                         const std::function<std::string(double seconds)>& tells) {
   constexpr double kRedraw = 0.2;  // seconds
   const int percent = all > 0 ? static_cast<int>(100 * done / all) : 100;
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double seconds = seconds_since(start_);
   if (percent == percent_ && (!terminal_ || seconds < next_)) return;
   if (!terminal_ && percent < percent_ + 10 && percent < 100) return;
   percent_ = percent;

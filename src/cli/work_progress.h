@@ -2,10 +2,11 @@
 // elsewhere.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+
+#include "src/cli/clock.h"
 
 namespace tessera::cli {
 
@@ -19,7 +20,6 @@ class WorkProgress {
   void finish();
 
  private:
-  using Clock = std::chrono::steady_clock;
   std::string label_;
   Clock::time_point start_ = Clock::now();
   bool terminal_;

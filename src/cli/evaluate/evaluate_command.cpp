@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <system_error>
 
+#include "src/cli/clock.h"
 #include "src/cli/evaluate/evaluate_report.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
@@ -16,8 +16,6 @@
 namespace tessera::cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The work of a command, and what came of it.
 struct Measured {
@@ -73,7 +71,7 @@ Measured measure(const Inference& inference, std::span<const TokenStore> stores,
     if (!rank.first) return;
     progress.finish();
     measured.scores = std::move(scores);
-    measured.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    measured.seconds = seconds_since(start);
   });
   return measured;
 }

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "src/cli/clock.h"
 #include "src/cli/generate/text_stream.h"
 #include "src/cli/options.h"
 #include "src/cli/output.h"
@@ -21,12 +21,6 @@
 namespace tessera::cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 std::string prompt_of(const GenerateArguments& arguments) {
   if (arguments.prompt && !arguments.prompt_file.empty())
