@@ -14,13 +14,14 @@ writes the small files that the test suite compares with instead.
 
 Needs the packages torch, transformers and safetensors.
 """
-import argparse
 import json
 import math
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import parity_options
 
 try:
     import tokenizers
@@ -187,10 +188,7 @@ def compare(tool, family):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default="build/release", help="where Tessera was built")
-    parser.add_argument("--golden", type=pathlib.Path, help="write the test suite's files into this folder")
-    options = parser.parse_args()
+    options = parity_options.parse_with_golden(__doc__)
     if options.golden:
         for family in ("gpt2", "llama"):
             folder = options.golden / f"evaluate_{family}"

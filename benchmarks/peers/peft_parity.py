@@ -15,13 +15,13 @@ writes the small files that the test suite compares with instead; they name the 
 
 Needs the packages torch, transformers, safetensors and peft.
 """
-import argparse
 import math
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+import parity_options
 import transformers_parity as parity  # ends the program where a package is missing
 
 try:
@@ -186,10 +186,7 @@ def write_golden(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default="build/release", help="where Tessera was built")
-    parser.add_argument("--golden", type=pathlib.Path, help="write the test suite's files into this folder")
-    options = parser.parse_args()
+    options = parity_options.parse_with_golden(__doc__)
     if options.golden:
         write_golden(options.golden)
         return

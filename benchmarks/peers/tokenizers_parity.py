@@ -15,7 +15,6 @@ is every id. Where nothing normalizes a text, the text of its ids is the text.
 
 Needs the packages tokenizers, transformers, sentencepiece and protobuf.
 """
-import argparse
 import array
 import collections
 import pathlib
@@ -24,6 +23,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+
+import parity_options
 
 try:
     import real_tokenizers
@@ -250,8 +251,7 @@ def compare_all(tool, packages):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default="build/release", help="where Tessera was built")
+    parser = parity_options.make_parser(__doc__)
     parser.add_argument("--download", type=pathlib.Path, help="fetch the packages' wheels into this folder, by pip")
     options = parser.parse_args()
     print(f"tokenizers {tokenizers.__version__}, transformers {transformers.__version__}", flush=True)

@@ -16,12 +16,13 @@ writes the small files that the test suite compares with instead; they name the 
 
 Needs the packages torch, transformers and safetensors.
 """
-import argparse
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
+
+import parity_options
 
 try:
     import safetensors.torch
@@ -157,10 +158,7 @@ def compare(build, name, config):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default="build/release", help="where Tessera was built")
-    parser.add_argument("--golden", type=pathlib.Path, help="write the test suite's files into this folder")
-    options = parser.parse_args()
+    options = parity_options.parse_with_golden(__doc__)
     if options.golden:
         write_golden(options.golden)
         return
