@@ -11,6 +11,7 @@
 
 #include "src/checkpoint/safetensors_files.h"
 #include "tessera/error.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::checkpoint {
@@ -18,14 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
+std::string refusal(const std::function<void()>& work) { return testing::refusal<EnvironmentError>(work); }
 
 // A header over a file with so many bytes of tensors.
 std::string refusal_of(const std::string& header, std::int64_t data_bytes) {

@@ -21,6 +21,7 @@
 #include "tessera/data.h"
 #include "tessera/error.h"
 #include "tessera/tokenizer.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::cli {
@@ -135,12 +136,7 @@ class PrepareTest : public ::testing::Test {
     EXPECT_GT(kills, wanted.more_than);
   }
   static std::string refused(const PrepareOptions& options) {
-    try {
-      run(options);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing was refused";
+    return testing::refusal<Error>([&] { run(options); });
   }
   // The documents of one side, decoded.
   std::vector<std::string> decoded(const fs::path& out, const PreparedSplit& split) const {
@@ -373,7 +369,7 @@ TEST_F(PrepareTest, RefusesWhatItCannotReadBeforeOrWithTheLine) {
   says(of, "--validation is 1.5");
   of = options("l");
   of.tokenizer = file("l.json", "{}");
-  EXPECT_NE(refused(of), "nothing was refused");
+  EXPECT_NE(refused(of), "accepted");
   of = options("m");
   of.tokenizer = folder_.file("absent");
   says(of, "--tokenizer: cannot read '");

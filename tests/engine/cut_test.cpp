@@ -8,7 +8,7 @@
 #include <set>
 
 #include "tests/engine/cut_toy.h"
-#include "tests/engine/refusal.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include "tessera/program.h"
 #include "tessera/step_spec.h"
 #include "tests/engine/failing.h"
-#include "tests/engine/refusal.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {

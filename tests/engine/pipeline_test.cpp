@@ -11,8 +11,8 @@
 #include "tessera/program.h"
 #include "tests/engine/failing.h"
 #include "tests/engine/pipeline_toy.h"
-#include "tests/engine/refusal.h"
 #include "tests/program/whole_backwards.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
-#include "tests/engine/refusal.h"
 #include "tests/engine/toy.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {

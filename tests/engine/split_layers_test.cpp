@@ -10,8 +10,8 @@
 #include "tessera/checkpoint.h"
 #include "tessera/program.h"
 #include "tests/engine/failing.h"
-#include "tests/engine/refusal.h"
 #include "tests/engine/split_mlp.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {

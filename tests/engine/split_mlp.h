@@ -13,7 +13,7 @@
 #include "tessera/engine.h"
 #include "tessera/pipeline.h"
 #include "tessera/program.h"
-#include "tests/engine/refusal.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 

@@ -6,6 +6,7 @@
 #include "tests/program/random_strategy.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/seeds.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera::testing {
@@ -201,25 +202,14 @@ TEST(TensorMatrix, WithBlocksNoWidthChangesALogit) {
   EXPECT_NE(expected.front(), expected.back());
 }
 
-// The words of the refusal, or "accepted".
-template <class Call>
-std::string refusal_of(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 std::string refusal_of(const RunConfig& run) {
-  return refusal_of([&] { plan_trainer(small_model(run), trainer_options(run), 0); });
+  return refusal([&] { plan_trainer(small_model(run), trainer_options(run), 0); });
 }
 
 TEST(TensorMatrix, BlocksThatCannotBeAreRefused) {
   RunConfig run = base(Family::gpt2, DType::fp32);
   const auto wrapped = [&](int blocks) {
-    return refusal_of([&] { with_tensor_blocks(small_model(run), blocks); });
+    return refusal([&] { with_tensor_blocks(small_model(run), blocks); });
   };
   EXPECT_EQ(wrapped(3), "tensor_blocks is 3; it must be a power of two, 1 for no blocks");
   EXPECT_EQ(
@@ -238,7 +228,7 @@ TEST(TensorMatrix, BlocksThatCannotBeAreRefused) {
   TrainerOptions native = trainer_options(run);
   native.engine.strategy.reduction = Reduction::native;
   EXPECT_EQ(
-      refusal_of([&] { plan_trainer(small_model(run), native, 0); }),
+      refusal([&] { plan_trainer(small_model(run), native, 0); }),
       "model 'gpt2' has 2 tensor blocks and strategy.reduction is native, whose sums have no order; use "
       "exact");
 }
@@ -496,7 +486,7 @@ TEST(TensorMatrix, ChunksThatCannotBeAreRefused) {
   const auto of_sequences = [&](int sequences) {
     TrainerOptions options = trainer_options(run);
     options.batch = {.sequences = sequences, .length = 12};
-    return refusal_of([&] { plan_trainer(small_model(run), options, 0); });
+    return refusal([&] { plan_trainer(small_model(run), options, 0); });
   };
   EXPECT_EQ(of_sequences(4), "accepted");
   EXPECT_EQ(

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/matrix.h"
-#include "tests/engine/refusal.h"
 #include "tests/engine/toy.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "tests/engine/failing.h"
-#include "tests/engine/refusal.h"
 #include "tests/engine/small_models.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {

@@ -6,21 +6,15 @@
 #include "tessera/error.h"
 #include "tessera/layout.h"
 #include "tessera/mesh.h"
+#include "tests/refusal.h"
 
 namespace tessera {
 namespace {
 
-std::string message(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
+using testing::refusal;
 
 std::string refusal(std::vector<UnitSpec> units, int shards = 2) {
-  return message([&] { Layout(units, shards); });
+  return refusal([&] { Layout(units, shards); });
 }
 
 TEST(LayoutErrors, Shards) { EXPECT_EQ(refusal({}, 0), "shards is 0; a layout needs 1 shard or more"); }
@@ -183,42 +177,42 @@ TEST(LayoutErrors, Ties) {
 TEST(LayoutErrors, LookUps) {
   const Layout layout(
       {{"a", {{.name = "block.0.weight", .shape = {5}}, {.name = "block.0.bias", .shape = {5}}}}}, 2);
-  EXPECT_EQ(message([&] { layout.find("block.0.weigth"); }),
+  EXPECT_EQ(refusal([&] { layout.find("block.0.weigth"); }),
             "parameter 'block.0.weigth' does not exist; the closest name is 'block.0.weight'");
-  EXPECT_EQ(message([&] {
+  EXPECT_EQ(refusal([&] {
               layout.offset_of({0, 5});
             }),
             "element 5 is not in parameter 'block.0.weight', which has 5");
-  EXPECT_EQ(message([&] { layout.offset_of({2, 0}); }), "parameter 2 does not exist; the layout has 2");
-  EXPECT_EQ(message([&] { layout.locate(0, 128); }),
+  EXPECT_EQ(refusal([&] { layout.offset_of({2, 0}); }), "parameter 2 does not exist; the layout has 2");
+  EXPECT_EQ(refusal([&] { layout.locate(0, 128); }),
             "elements 128 to 129 are not a range of flat buffer 0, which has 128");
-  EXPECT_EQ(message([&] { layout.locate(1, 0); }), "flat buffer 1 does not exist; the layout has 1");
-  EXPECT_EQ(message([&] { layout.pieces(0, 4, 3); }),
+  EXPECT_EQ(refusal([&] { layout.locate(1, 0); }), "flat buffer 1 does not exist; the layout has 1");
+  EXPECT_EQ(refusal([&] { layout.pieces(0, 4, 3); }),
             "elements 4 to 3 are not a range of flat buffer 0, which has 128");
-  EXPECT_EQ(message([&] { layout.gaps(0, -1, 3); }),
+  EXPECT_EQ(refusal([&] { layout.gaps(0, -1, 3); }),
             "elements -1 to 3 are not a range of flat buffer 0, which has 128");
-  EXPECT_EQ(message([&] { layout.locate(0, 0, 1); }), "tensor rank 1 does not exist; the layout has 1");
-  EXPECT_EQ(message([&] { layout.global_pieces(0, 0, 5, -1); }),
+  EXPECT_EQ(refusal([&] { layout.locate(0, 0, 1); }), "tensor rank 1 does not exist; the layout has 1");
+  EXPECT_EQ(refusal([&] { layout.global_pieces(0, 0, 5, -1); }),
             "tensor rank -1 does not exist; the layout has 1");
-  EXPECT_EQ(message([&] { layout.shares(0).of_parameter(2, 6); }),
+  EXPECT_EQ(refusal([&] { layout.shares(0).of_parameter(2, 6); }),
             "elements 2 to 6 are not a range of the parameter, which has 5");
-  EXPECT_EQ(message([&] { layout.shares(0).of_share(0, 3, 2); }),
+  EXPECT_EQ(refusal([&] { layout.shares(0).of_share(0, 3, 2); }),
             "elements 3 to 2 are not a range of a rank's share of the parameter, which has 5");
-  EXPECT_EQ(message([&] { layout.shares(0).of_share(1, 0, 5); }),
+  EXPECT_EQ(refusal([&] { layout.shares(0).of_share(1, 0, 5); }),
             "tensor rank 1 does not exist; there are 1");
   for (const int none : {-1, 7}) {
     const std::string number = std::to_string(none) + " does not exist; the layout has ";
-    EXPECT_EQ(message([&] { layout.flat(none); }), "flat buffer " + number + "1");
-    EXPECT_EQ(message([&] { layout.place(none); }), "parameter " + number + "2");
-    EXPECT_EQ(message([&] { layout.shares(none); }), "parameter " + number + "2");
-    EXPECT_EQ(message([&] { layout.unit_of(none); }), "parameter " + number + "2");
-    EXPECT_EQ(message([&] { layout.first_parameter(none); }), "unit " + number + "1");
-    EXPECT_EQ(message([&] { layout.flats_of(none); }), "unit " + number + "1");
-    EXPECT_EQ(message([&] { layout.flats_used_by(none); }), "unit " + number + "1");
+    EXPECT_EQ(refusal([&] { layout.flat(none); }), "flat buffer " + number + "1");
+    EXPECT_EQ(refusal([&] { layout.place(none); }), "parameter " + number + "2");
+    EXPECT_EQ(refusal([&] { layout.shares(none); }), "parameter " + number + "2");
+    EXPECT_EQ(refusal([&] { layout.unit_of(none); }), "parameter " + number + "2");
+    EXPECT_EQ(refusal([&] { layout.first_parameter(none); }), "unit " + number + "1");
+    EXPECT_EQ(refusal([&] { layout.flats_of(none); }), "unit " + number + "1");
+    EXPECT_EQ(refusal([&] { layout.flats_used_by(none); }), "unit " + number + "1");
   }
-  EXPECT_EQ(message([&] { static_cast<void>(Mesh{.shard = 2}.place(1, Axis::world)); }),
+  EXPECT_EQ(refusal([&] { static_cast<void>(Mesh{.shard = 2}.place(1, Axis::world)); }),
             "axis world is none of the mesh's; a rank's place there is its number");
-  EXPECT_EQ(message([] { Layout({}, 1).find("w"); }), "parameter 'w' does not exist; there are no others");
+  EXPECT_EQ(refusal([] { Layout({}, 1).find("w"); }), "parameter 'w' does not exist; there are no others");
 }
 
 }  // namespace

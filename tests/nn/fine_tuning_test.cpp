@@ -10,6 +10,7 @@
 #include "tessera/error.h"
 #include "tests/nn/gpt2_fixture.h"
 #include "tests/nn/llama_fixture.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -49,13 +50,8 @@ TEST(Frozen, ATiedMatrixIsOne) {
 }
 
 TEST(Frozen, PatternsThatMeanNothingAreRefused) {
-  const auto message = [](const std::vector<std::string>& patterns) -> std::string {
-    try {
-      with_frozen(make_gpt2(kSmallGpt2, DType::fp32), patterns, "model.frozen");
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const std::vector<std::string>& patterns) {
+    return refusal([&] { with_frozen(make_gpt2(kSmallGpt2, DType::fp32), patterns, "model.frozen"); });
   };
   EXPECT_EQ(
       message({"embed.tokens"}),
@@ -90,14 +86,11 @@ TEST(RateFactors, MakeGroups) {
 }
 
 TEST(RateFactors, ThatMeanNothingAreRefused) {
-  const auto message = [](const std::vector<LearningRateFactor>& factors) -> std::string {
-    try {
+  const auto message = [](const std::vector<LearningRateFactor>& factors) {
+    return refusal([&] {
       with_rate_factors(with_frozen(make_gpt2(kSmallGpt2, DType::fp32), {"embed.*"}), factors,
                         "optimizer.rates");
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_EQ(
       message({{"block.0.*", 0.0}}),

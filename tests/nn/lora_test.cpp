@@ -12,6 +12,7 @@
 #include "tessera/error.h"
 #include "tests/nn/gpt2_fixture.h"
 #include "tests/nn/llama_fixture.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -274,20 +275,12 @@ TEST(Lora, FlopsLeaveOutWhatFrozenWeightsSave) {
 }
 
 TEST(Lora, WrongValuesAreRefusedByName) {
-  const auto message = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(message([] { make_llama(with(kSmallLlama, {"c_attn"}), DType::fp32); }),
+  EXPECT_EQ(refusal([] { make_llama(with(kSmallLlama, {"c_attn"}), DType::fp32); }),
             "lora.targets has \"c_attn\", which is no linear layer in the blocks of llama; there are q_proj, "
             "k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, and \"all-linear\" for all");
-  EXPECT_EQ(message([] { make_gpt2(with(kSmallGpt2, {"c_attn"}, -1), DType::fp32); }),
+  EXPECT_EQ(refusal([] { make_gpt2(with(kSmallGpt2, {"c_attn"}, -1), DType::fp32); }),
             "gpt2: lora.rank is -1; it must be 0, for none, to 65536");
-  EXPECT_EQ(message([] { make_gpt2(with(kSmallGpt2, {"c_attn"}, 2, -1), DType::fp32); }),
+  EXPECT_EQ(refusal([] { make_gpt2(with(kSmallGpt2, {"c_attn"}, 2, -1), DType::fp32); }),
             "gpt2: lora.alpha is -1; it must be 0, for the rank, or more");
 }
 

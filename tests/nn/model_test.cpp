@@ -10,19 +10,12 @@
 
 #include "tessera/error.h"
 #include "tessera/layout.h"
+#include "tests/refusal.h"
 
 namespace tessera {
 namespace {
 
-// What `call` throws, or an empty string.
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
-}
+using testing::refusal;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -63,7 +56,7 @@ TEST(FlopsPerToken, AreThoseOfTheMatrixProductsThreeTimes) {
                                                         {4, 8, 10, 1}}));
   const Model mlp = make_mlp({.inputs = 3, .hidden = {5}, .classes = 4}, DType::fp32);
   EXPECT_EQ(mlp.flops_per_token(1), 3 * flops_of({{1, 3, 5, 1}, {1, 5, 4, 1}}));
-  EXPECT_TRUE(contains(message_of([&] { gpt2.flops_per_token(5); }), "length of a microbatch is 5"));
+  EXPECT_TRUE(contains(refusal([&] { gpt2.flops_per_token(5); }), "length of a microbatch is 5"));
 }
 
 // 6N + 12 · layers · channels · length, with N without position embeddings, biases and norms.
@@ -99,7 +92,7 @@ TEST(Gpt2Presets, CountIsThatOfTheFormula) {
 }
 
 TEST(Gpt2Presets, UnknownNameListsTheKnownOnes) {
-  const std::string message = message_of([] { Gpt2Config::preset("gpt2-125m"); });
+  const std::string message = refusal([] { Gpt2Config::preset("gpt2-125m"); });
   EXPECT_TRUE(contains(message, "'gpt2-125m'")) << message;
   for (const std::string& name : Gpt2Config::presets()) EXPECT_TRUE(contains(message, name)) << message;
 }
@@ -184,7 +177,7 @@ TEST(Gpt2Model, RefusesBadDimsByName) {
   const auto refusal = [](const std::function<void(Gpt2Config&)>& spoil) {
     Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
     spoil(config);
-    return message_of([&] { make_gpt2(config, DType::fp32); });
+    return testing::refusal([&] { make_gpt2(config, DType::fp32); });
   };
   EXPECT_TRUE(contains(refusal([](Gpt2Config& c) { c.vocabulary = 0; }), "vocabulary is 0"));
   EXPECT_TRUE(contains(refusal([](Gpt2Config& c) { c.context = -1; }), "context is -1"));
@@ -199,7 +192,7 @@ TEST(Gpt2Model, RefusesBadDimsByName) {
 TEST(Gpt2Model, RefusesBadBatches) {
   const Model model = make_gpt2(Gpt2Config::preset("gpt2-tiny"), DType::fp32);
   const auto refusal = [&](const BatchShape& shape) {
-    return message_of([&] { model.activations(shape, 1); });
+    return testing::refusal([&] { model.activations(shape, 1); });
   };
   EXPECT_TRUE(contains(refusal({.sequences = 1, .length = 257}), "length of a microbatch is 257"));
   EXPECT_TRUE(contains(refusal({.sequences = 1, .length = 0}), "length of a microbatch is 0"));
@@ -207,18 +200,20 @@ TEST(Gpt2Model, RefusesBadBatches) {
 }
 
 TEST(MlpModel, RefusesBadDimsByName) {
-  EXPECT_TRUE(contains(message_of([] { make_mlp({.inputs = 0}, DType::fp32); }), "inputs is 0"));
-  EXPECT_TRUE(contains(message_of([] { make_mlp({.hidden = {4, 0}}, DType::fp32); }), "hidden[1] is 0"));
-  EXPECT_TRUE(contains(message_of([] { make_mlp({.classes = -2}, DType::fp32); }), "classes is -2"));
+  EXPECT_TRUE(contains(refusal([] { make_mlp({.inputs = 0}, DType::fp32); }), "inputs is 0"));
+  EXPECT_TRUE(contains(refusal([] { make_mlp({.hidden = {4, 0}}, DType::fp32); }), "hidden[1] is 0"));
+  EXPECT_TRUE(contains(refusal([] { make_mlp({.classes = -2}, DType::fp32); }), "classes is -2"));
   EXPECT_THROW(make_mlp({}, DType::fp16), UnsupportedError);
   const Model model = make_mlp({}, DType::fp32);
-  EXPECT_TRUE(contains(message_of([&] { model.activations({.sequences = 4, .length = 2}, 1); }), "length"));
+  EXPECT_TRUE(contains(refusal([&] { model.activations({.sequences = 4, .length = 2}, 1); }), "length"));
 }
 
 TEST(MlpModel, RefusesWidthsThatTensorRanksDoNotDivide) {
   const Model model = make_mlp({.inputs = 3, .hidden = {12, 5, 6}, .classes = 4}, DType::fp32);
   const auto refusal = [&](std::int64_t sequences, int ranks) {
-    return message_of([&] { model.activations({.sequences = sequences}, {1, DeviceType::cpu, ranks}); });
+    return testing::refusal([&] {
+      model.activations({.sequences = sequences}, {1, DeviceType::cpu, ranks});
+    });
   };
   EXPECT_EQ(refusal(12, 4),
             "mlp: mesh.tensor is 4, but hidden[2] is 6; the tensor ranks must have equal parts of it");
@@ -228,7 +223,7 @@ TEST(MlpModel, RefusesWidthsThatTensorRanksDoNotDivide) {
             "parts of it");
   EXPECT_NO_THROW(model.activations({.sequences = 12}, {1, DeviceType::cpu, 6}));  // hidden[1] is not split
   const Model pair = make_mlp({.inputs = 3, .hidden = {10}, .classes = 4}, DType::fp32);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(testing::refusal([&] {
               pair.modules[1]->needs({.sequences = 8}, {1, DeviceType::cpu, 4});
             }).find("mesh.tensor is 4, but hidden[0] is 10"),
             std::string::npos);

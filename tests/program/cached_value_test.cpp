@@ -6,6 +6,7 @@
 
 #include "tests/program/mesh_programs.h"
 #include "tests/program/small_models.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -77,20 +78,15 @@ TEST(CachedValues, AnotherUnitsIsFound) {
   EXPECT_FALSE(made.proved().ok());
 }
 
-std::string refusal(const StepSpec& spec) {
-  try {
-    build_step(Layout(chain(1, 100), 1), {}, spec);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+std::string refusal_of(const StepSpec& spec) {
+  return refusal([&] { build_step(Layout(chain(1, 100), 1), {}, spec); });
 }
 
 TEST(CachedValues, WhatMeansNothingIsRefused) {
   const auto spoilt = [](const std::function<void(UnitGraph&, StepSpec&)>& spoil) {
     StepSpec spec = cached_spec(1, 4);
     spoil(spec.activations.units[0], spec);
-    return refusal(spec);
+    return refusal_of(spec);
   };
   EXPECT_EQ(spoilt([](UnitGraph&, StepSpec&) {}), "accepted");
   EXPECT_EQ(spoilt([](UnitGraph&, StepSpec& of) { of.kind = StepKind::train; }),

@@ -12,6 +12,7 @@
 #include "tessera/memory_plan.h"
 #include "tessera/model.h"
 #include "tessera/trainer.h"
+#include "tests/refusal.h"
 
 namespace tessera::testing {
 namespace {
@@ -290,15 +291,6 @@ TEST(CachedGeneration, MemoryIsThatOfKeysAndValues) {
   EXPECT_EQ(cache_of({"", [] { return llama(2); }, {.pipeline = 3}}, 24, 1),
             2 * 2 * 24 * 16 * 4);  // 2 of 5 units
   EXPECT_EQ(cache_of({"", [] { return gpt2(); }}, 0), 0);
-}
-
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST(CachedGeneration, RefusesWhatDoesNotFit) {

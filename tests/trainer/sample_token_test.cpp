@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tests/refusal.h"
 
 namespace tessera {
 namespace {
@@ -144,13 +145,8 @@ TEST(SampleToken, RanksLargeVocabularies) {
 }
 
 TEST(SampleToken, RefusesWhatMeansNothing) {
-  const auto refusal = [](const Sampling& sampling) -> std::string {
-    try {
-      check_sampling("call", sampling);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal = [](const Sampling& sampling) {
+    return testing::refusal([&] { check_sampling("call", sampling); });
   };
   EXPECT_EQ(refusal({}), "accepted");
   EXPECT_EQ(refusal({.temperature = -1}),
@@ -161,13 +157,8 @@ TEST(SampleToken, RefusesWhatMeansNothing) {
 }
 
 TEST(SampleToken, NothingFollowsFromWhatIsNoNumber) {
-  const auto refusal = [](const Logits& logits, double temperature) -> std::string {
-    try {
-      sample_token(logits, {.temperature = temperature, .seed = 1}, 0);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal = [](const Logits& logits, double temperature) {
+    return testing::refusal<Error>([&] { sample_token(logits, {.temperature = temperature, .seed = 1}, 0); });
   };
   for (const double temperature : {0.0, 1.0}) {
     EXPECT_THAT(refusal({kNan, kNan, kNan}, temperature),

@@ -9,6 +9,7 @@
 #include "src/trainer/token_mask.h"
 #include "tessera/data.h"
 #include "tessera/error.h"
+#include "tests/refusal.h"
 #include "tests/trainer/temporary_folder.h"
 
 namespace tessera {
@@ -25,15 +26,7 @@ void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::refusal;
 
 // Runs of tokens that count and that do not, and what the file then holds.
 struct Masked {
@@ -140,7 +133,7 @@ TEST(token_mask, of_another_file_or_damaged_is_refused) {
   const std::string good = read_file(mask);
   const auto says = [&](const std::string& bytes, const std::string& words) {
     write_file(mask, bytes);
-    const std::string told = error_of([&] { TokenSource::open(tokens, 1000); });
+    const std::string told = refusal<Error>([&] { TokenSource::open(tokens, 1000); });
     EXPECT_NE(told.find("mask '" + mask + "' " + words), std::string::npos) << told;
   };
   says("", "does not begin with TSRMASK1");
@@ -161,14 +154,15 @@ TEST(token_mask, of_another_file_or_damaged_is_refused) {
   // A mask that was lost would train on what should not count.
   std::filesystem::remove(folder.file("b.mask"));
   EXPECT_NE(
-      error_of([&] {
+      refusal<Error>([&] {
         TokenSource::open(folder.file("?.bin"), 1000);
       }).find("b.bin' has no mask beside it, '" + folder.file("b.mask") + "', and other files have theirs"),
       std::string::npos);
-  EXPECT_NE(error_of([&] { TokenSource::open(mask, 1000); }).find("is the mask of a token file, not text"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal<Error>([&] { TokenSource::open(mask, 1000); }).find("is the mask of a token file, not text"),
+      std::string::npos);
   TokenWriter writer(folder.file("c.bin"), TokenEncoding::uint16);
-  EXPECT_NE(error_of([&] { writer.append(std::vector<std::int32_t>{1}, false); }).find("need a mask"),
+  EXPECT_NE(refusal<Error>([&] { writer.append(std::vector<std::int32_t>{1}, false); }).find("need a mask"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// What a UsageError says; another exception passes.
+// What the error of a call says.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,10 +11,12 @@
 
 namespace tessera::testing {
 
-inline std::string refusal(const std::function<void()>& body) {
+// "accepted" where nothing is thrown; another exception than `Expected` passes.
+template <class Expected = UsageError>
+std::string refusal(const std::function<void()>& body) {
   try {
     body();
-  } catch (const UsageError& error) {
+  } catch (const Expected& error) {
     return error.what();
   }
   return "accepted";
