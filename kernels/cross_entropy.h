@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/context.h"
+#include "kernels/step_block.h"
 #include "tessera/dtype.h"
 #include "tessera/loss_total.h"
 
@@ -43,6 +44,7 @@ struct CrossEntropyForwardBackward {
   const void* weight = nullptr;
   const std::int32_t* targets = nullptr;
   float scale = 1.0f;                 // gradients are those of scale * (sum of losses)
+  const float* scale_at = nullptr;    // on CUDA, where not null, has the scale in memory of the device
   float* losses = nullptr;            // [rows]
   CrossEntropyLoss* total = nullptr;  // in memory of the device
   void* input_gradient = nullptr;     // [rows, channels], overwritten; 0 where not counted; may be input

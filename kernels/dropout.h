@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/context.h"
+#include "kernels/step_block.h"
 #include "tessera/dtype.h"
 
 namespace tessera::kernels {
@@ -24,6 +25,7 @@ struct Dropout {
   std::uint64_t key = 0;             // such as a hash of seed, step and unit
   std::uint32_t matrix = 0;          // number of the first matrix
   std::uint32_t first_sequence = 0;  // number of the batch's first sequence
+  StepKey key_at = {};               // on CUDA, where it has one, takes the place of `key`
 
   // The factor on kept elements: 1 / (share that is kept).
   float scale() const { return 65536.0f / static_cast<float>(65536 - threshold); }

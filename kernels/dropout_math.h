@@ -14,6 +14,12 @@ struct DrawnRow {
   std::uint32_t sequence, matrix, row;
 };
 
+// The dropout with the key that it has in this step, for kernels that read it where they run.
+TESSERA_HOST_DEVICE inline Dropout at_step(Dropout dropout) {
+  dropout.key = dropout.key_at.get(dropout.key);
+  return dropout;
+}
+
 // Bit i says whether element 8 * block + i of the row is kept.
 TESSERA_HOST_DEVICE inline unsigned kept_bits(const Dropout& dropout, const DrawnRow& at,
                                               std::uint32_t block) {

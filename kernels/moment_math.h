@@ -9,6 +9,7 @@
 
 #include "kernels/float_types.h"
 #include "kernels/host_device.h"
+#include "kernels/philox_math.h"
 
 namespace tessera::kernels {
 
@@ -16,6 +17,12 @@ struct MomentRounding {
   std::uint64_t key = 0;   // of a flat and a step; all 64 bits are used and should be random
   std::int64_t first = 0;  // index in the flat of the call's first element
 };
+
+// The key of a flat and a step, from 1: every step rounds anew. As random_key() of tessera/philox.h.
+TESSERA_HOST_DEVICE inline std::uint64_t rounding_key(std::uint64_t flat, std::int64_t step) {
+  constexpr std::uint64_t kStream = 0x726F756E64;  // "round"
+  return key_of(flat, kStream, static_cast<std::uint64_t>(step));
+}
 
 // Multipliers and shifts of triple32, a hash that Wellons found by search (Prospecting for Hash Functions,
 // 2018). The key is mixed in before the first and before the second multiplication. It is less work than

@@ -9,6 +9,7 @@
 #include "kernels/context.h"
 #include "kernels/gate_math.h"
 #include "kernels/moment_math.h"
+#include "kernels/step_block.h"
 #include "optim/rules.h"
 #include "tessera/dtype.h"
 
@@ -20,6 +21,7 @@ constexpr int kMostMoments = 2;  // over all rules; one word of random bits roun
 struct CoefficientRun {
   std::int64_t numel = 0;
   rules::AnyCoefficients coefficients = {};
+  int group = 0;  // the parameter group, for OptimizerArguments::block
 };
 
 constexpr int kMostCoefficientRuns = 16;  // in one call
@@ -42,6 +44,11 @@ struct OptimizerArguments {
   float gradient_scale = 1.0f;  // unscale * clip / weight
   // Optional, in memory of the device: replaces gradient_scale, and decides whether anything is updated.
   const UpdateGate* gate = nullptr;
+  // Optional, on CUDA, in memory of the device: its `update` replaces all coefficients by those of the
+  // groups, and rounding.key by rounding_key(flat, step). So one captured call does each step's update.
+  const StepBlock* block = nullptr;
+  int group = 0;           // of all elements, unless there are runs
+  std::uint64_t flat = 0;  // what rounding.key is made of besides the step
 };
 
 void optimizer_update(const ComputeContext& context, const OptimizerArguments& arguments);

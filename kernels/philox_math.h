@@ -32,4 +32,13 @@ TESSERA_HOST_DEVICE inline PhiloxWords philox_words(std::uint64_t key, PhiloxWor
   return {{c0, c1, c2, c3}};
 }
 
+// random_key() of tessera/philox.h: 64 random bits that depend on (seed, stream, index).
+TESSERA_HOST_DEVICE inline std::uint64_t key_of(std::uint64_t seed, std::uint64_t stream,
+                                                std::uint64_t index) {
+  const PhiloxWords words =
+      philox_words(seed, {{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                           static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}});
+  return std::uint64_t{words.word[1]} << 32 | words.word[0];
+}
+
 }  // namespace tessera::kernels

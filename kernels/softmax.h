@@ -16,6 +16,7 @@
 
 #include "kernels/context.h"
 #include "kernels/linear.h"
+#include "kernels/step_block.h"
 #include "tessera/dtype.h"
 #include "tessera/loss_total.h"
 #include "tessera/shape.h"
@@ -84,6 +85,7 @@ struct SoftmaxGradients {
   const SoftmaxStatistics* statistics = nullptr;  // [ranks, rows]
   const std::int32_t* targets = nullptr;          // [rows]
   float scale = 1.0f;                             // gradients are those of scale * (sum of losses)
+  const float* scale_at = nullptr;                // on CUDA, where not null, has it in memory of the device
   // [rows, columns]: their gradients, in shape.type and with rows gradients_stride() apart, take their place.
   float* logits = nullptr;
   float* losses = nullptr;  // [rows]

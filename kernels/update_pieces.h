@@ -27,6 +27,7 @@ void each_run(const OptimizerArguments& all, Function&& function) {
   for (const CoefficientRun& run : all.runs) {
     OptimizerArguments own = piece_of(all, begin, run.numel);
     own.coefficients = run.coefficients;
+    own.group = run.group;
     function(own);
     begin += run.numel;
   }

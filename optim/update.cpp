@@ -6,10 +6,12 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
+#include <variant>
 
 #include "kernels/optimizer.h"
 #include "tessera/error.h"
-#include "tessera/philox.h"
 
 namespace tessera {
 namespace {
@@ -55,11 +57,8 @@ kernels::ComputeContext context_of(const UpdateArguments& run) {
   return {.threads = run.threads, .workspace = {}, .device = run.device, .stream = run.stream};
 }
 
-// Every step rounds anew.
 kernels::MomentRounding rounding_of(const UpdateArguments& run) {
-  constexpr std::uint64_t kStream = 0x726F756E64;  // "round"
-  return {.key = random_key(run.rounding_key, kStream, static_cast<std::uint64_t>(run.step)),
-          .first = run.first};
+  return {.key = kernels::rounding_key(run.rounding_key, run.step), .first = run.first};
 }
 
 UpdateArguments part_of(const Optimizer& optimizer, const UpdateArguments& all, std::int64_t begin,
@@ -101,7 +100,10 @@ void call_kernel(const Optimizer& optimizer, const UpdateArguments& run,
                                               .coefficients = coefficients,
                                               .runs = runs,
                                               .gradient_scale = static_cast<float>(run.gradient_scale),
-                                              .gate = run.gate});
+                                              .gate = run.gate,
+                                              .block = run.block,
+                                              .group = run.group,
+                                              .flat = run.rounding_key});
 }
 
 void update_in_runs(const Optimizer& optimizer, const UpdateArguments& all) {
@@ -115,7 +117,9 @@ void update_in_runs(const Optimizer& optimizer, const UpdateArguments& all) {
     const std::size_t count = std::max<std::size_t>(together, 1);
     std::int64_t numel = 0;
     for (std::size_t r = 0; r < count; ++r) {
-      some[r] = {.numel = rest[r].numel, .coefficients = coefficients_of(optimizer, all, rest[r].group)};
+      some[r] = {.numel = rest[r].numel,
+                 .coefficients = coefficients_of(optimizer, all, rest[r].group),
+                 .group = rest[r].group};
       numel += rest[r].numel;
     }
     UpdateArguments part = part_of(optimizer, all, begin, numel);
@@ -138,6 +142,29 @@ void update(const Optimizer& optimizer, const UpdateArguments& run) {
   if (run.numel == 0) return;
   if (run.runs.empty()) return call_kernel(optimizer, run, coefficients_of(optimizer, run, run.group), {});
   update_in_runs(optimizer, run);
+}
+
+bool write_update(const Optimizer& optimizer, double learning_rate, std::int64_t step,
+                  kernels::StepBlock& block) {
+  const auto groups = static_cast<int>(optimizer.groups.size());
+  if (groups > kernels::kMostStepGroups) return false;
+  const UpdateArguments terms = {.learning_rate = learning_rate, .step = step};
+  block.update.step = step;
+  for (int group = 0; group < groups; ++group)
+    std::visit(
+        [&](const auto& own) {
+          using Coefficients = std::decay_t<decltype(own)>;
+          using Numbers = kernels::StepCoefficients<Coefficients>;
+          static_assert(sizeof(Numbers) <= sizeof(block.update.numbers) &&
+                        std::is_trivially_copyable_v<Coefficients>);
+          std::byte* const numbers = block.update.numbers;
+          std::memcpy(numbers + offsetof(Numbers, all), &own, sizeof own);
+          std::memcpy(
+              numbers + offsetof(Numbers, groups) + static_cast<std::size_t>(group) * sizeof own.group,
+              &own.group, sizeof own.group);
+        },
+        coefficients_of(optimizer, terms, group));
+  return true;
 }
 
 }  // namespace tessera

@@ -14,7 +14,8 @@ namespace tessera {
 
 namespace kernels {
 struct UpdateGate;  // kernels/gate_math.h
-}
+struct StepBlock;   // kernels/step_block.h
+}  // namespace kernels
 
 // Consecutive elements whose parameters belong to one group.
 struct UpdateRun {
@@ -52,6 +53,9 @@ struct UpdateArguments {
   // If not null, it is read where the update runs: it replaces gradient_scale, and decides whether anything
   // is updated. Lies on `device`.
   const kernels::UpdateGate* gate = nullptr;
+  // If not null, on CUDA: write_update() wrote it, and it lies on `device`. What it says of the learning rate
+  // and the step replaces those here, where the update runs.
+  const kernels::StepBlock* block = nullptr;
   int threads = 1;                      // any number gives the same result
   DeviceType device = DeviceType::cpu;  // where the memory of all pointers lies
   void* stream = nullptr;               // to enqueue the update on: a cudaStream_t, null on the CPU
@@ -61,5 +65,11 @@ struct UpdateArguments {
 // cut of a shard gives the same bits. Throws UsageError naming the argument for a null pointer, an unknown
 // group, a step below 1, or runs whose elements do not add up to `numel`.
 void update(const Optimizer& optimizer, const UpdateArguments& arguments);
+
+// Writes a step's learning rate and number, with what follows from them for each parameter group, to
+// block.update, in memory of the host. Returns false, and writes nothing, where the optimizer has more groups
+// than a block has room for.
+bool write_update(const Optimizer& optimizer, double learning_rate, std::int64_t step,
+                  kernels::StepBlock& block);
 
 }  // namespace tessera

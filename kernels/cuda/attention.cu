@@ -39,6 +39,7 @@ __device__ inline float softmax_step(float (&scores)[kPer], float& maximum, floa
 template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(Heads h, const T* qkv, T* output, float* log_sum_exp) {
+  if constexpr (kDrops) h.dropout = at_step(h.dropout);
   float* const shared = dynamic_shared();
   float* queries = shared;
   float* keys = queries + Tile<kChunks>::kNumel;  // and values
@@ -161,6 +162,7 @@ constexpr int kBackwardBlocks = kChunks == 1 ? 2 : 1;
 template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_query_gradient_kernel(Heads h, Backward<T> a) {
+  if constexpr (kDrops) h.dropout = at_step(h.dropout);
   float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;
@@ -200,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
 template <class T, int kChunks, bool kDrops>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks<kChunks>)
     attention_key_gradient_kernel(Heads h, Backward<T> a) {
+  if constexpr (kDrops) h.dropout = at_step(h.dropout);
   float* const shared = dynamic_shared();
   constexpr int kNumel = Tile<kChunks>::kNumel;
   float *queries = shared, *gradients = queries + kNumel, *keys = gradients + kNumel, *values = keys + kNumel;

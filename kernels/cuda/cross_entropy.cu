@@ -40,7 +40,7 @@ struct Rows {
   const std::int32_t* targets;
   float* losses;
   bool with_gradient;
-  float scale;
+  StepScale scale;
 };
 
 // A block is a row.
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Short::kThreads) short_row_kernel(Rows a) {
   const SoftmaxStatistics statistics = {all.maximum, all.sum[0], at_target};
   if (threadIdx.x == 0) a.losses[row] = loss_of(statistics, target, a.vocabulary);
   if (a.with_gradient)
-    Short::replace<T>(a.vocabulary, logits, 0, Outcome(statistics, target, a.vocabulary, 0, a.scale));
+    Short::replace<T>(a.vocabulary, logits, 0, Outcome(statistics, target, a.vocabulary, 0, a.scale.get()));
 }
 
 // A multiprocessor has one block, which goes from row to row. Of a row it keeps the first kept_count logits,
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
     }
     all.combine(shared);
     const SoftmaxStatistics statistics = {all.maximum, all.sum[0], at_target};
-    const Outcome outcome(statistics, target, a.vocabulary, 0, a.scale);
+    const Outcome outcome(statistics, target, a.vocabulary, 0, a.scale.get());
     if (threadIdx.x == 0) a.losses[row] = loss_of(statistics, target, a.vocabulary);
     target = next_target;
     if (!a.with_gradient) continue;
@@ -145,7 +145,7 @@ struct Head {
   const void* input_of(Chunk chunk) const { return element(input, shape.type, chunk.begin * shape.channels); }
 
   // Logits and losses of a chunk; with gradients, these replace the logits.
-  void run(Chunk chunk, bool with_gradient, float scale) const {
+  void run(Chunk chunk, bool with_gradient, StepScale scale) const {
     cuda::matmul(behind_logits(), logits_shape(shape, chunk.rows, logits_stride(shape)), input_of(chunk),
                  weight, nullptr, logits());
     const Rows rows = {.count = chunk.rows,
@@ -200,7 +200,7 @@ void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShap
   check_workspace(context, cuda::cross_entropy_workspace_bytes(shape, context.target()),
                   "cross_entropy_forward");
   const Head head = {context, shape, input, weight, targets, losses};
-  for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) { head.run(chunk, false, 1.0f); });
+  for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) { head.run(chunk, false, {}); });
   cuda::total_loss(context, shape.rows, targets, losses, total);
 }
 
@@ -214,7 +214,7 @@ void cross_entropy_forward_backward(const ComputeContext& context, const CrossEn
   const ComputeContext products = head.behind_logits();
   float beta = a.weight_beta;
   for_each_chunk(shape, DeviceType::cuda, [&](Chunk chunk) {
-    head.run(chunk, true, a.scale);
+    head.run(chunk, true, {a.scale, a.scale_at});
     if (a.weight_gradient != nullptr)  // first, since input_gradient may be input
       cuda::matmul(products, weight_gradient_shape(shape, chunk.rows, beta, gradient_stride(shape)),
                    head.logits(), head.input_of(chunk), nullptr, a.weight_gradient);

@@ -17,7 +17,7 @@ struct Drop {
   T* output;
 
   struct Row {
-    const Dropout& dropout;
+    Dropout dropout;
     float scale;
     DrawnRow at;
     const T* input;
@@ -39,7 +39,7 @@ struct Drop {
   __device__ Row row(std::int64_t r) const {
     const std::int64_t of_batch = first_row + r;
     return {
-        dropout,
+        at_step(dropout),
         scale,
         {static_cast<std::uint32_t>(of_batch / sequence), 0, static_cast<std::uint32_t>(of_batch % sequence)},
         input + r * channels,

@@ -28,6 +28,7 @@ template <class Coefficients>
 struct Runs {
   std::int64_t begin[kMostCoefficientRuns];  // ascending from 0; behind the last run no element lies
   typename Coefficients::Group group[kMostCoefficientRuns];
+  int number[kMostCoefficientRuns];  // of the parameter group, in a step's block
 };
 
 // Moments of type Moment as they are kept, of elements from i on; `shift` is to a moment's half of the random
@@ -50,14 +51,26 @@ struct UpdateBody {
   Runs<Coefficients> runs;
   float gradient_scale;
   const UpdateGate* gate;
+  const StepBlock* block;
+  int group;           // all elements' in the block
+  std::uint64_t flat;  // for the block's rounding
   MomentRounding rounding;
   const Gradient* gradient;
   float* master;
   Moment* moments[kMostMoments];
   Parameter* parameter;
 
-  // Reads the gate once a thread.
+  __device__ const StepCoefficients<Coefficients>& of_step() const {
+    return *reinterpret_cast<const StepCoefficients<Coefficients>*>(block->update.numbers);
+  }
+
+  // Reads gate and block once a thread.
   __device__ bool start() {
+    if (block != nullptr) {
+      c = of_step().all;
+      c.group = of_step().groups[group];
+      if constexpr (std::is_same_v<Moment, Bf16>) rounding.key = rounding_key(flat, block->update.step);
+    }
     if (gate == nullptr) return true;
     gradient_scale = static_cast<float>(gate->gradient_scale);
     return gate->apply != 0;
@@ -66,6 +79,14 @@ struct UpdateBody {
   __device__ Coefficients coefficients_at(std::int64_t i) const {
     Coefficients own = c;
     if (run_count == 0) return own;
+    if (block != nullptr) {
+      int number = runs.number[0];
+#pragma unroll
+      for (int r = 1; r < kMostCoefficientRuns; ++r)
+        if (i >= runs.begin[r]) number = runs.number[r];
+      own.group = of_step().groups[number];
+      return own;
+    }
 #pragma unroll
     for (int r = 0; r < kMostCoefficientRuns; ++r)
       if (i >= runs.begin[r]) own.group = runs.group[r];
@@ -128,6 +149,7 @@ Runs<Coefficients> runs_of(const OptimizerArguments& a) {
   std::int64_t begin = 0;
   for (std::size_t r = 0; r < a.runs.size(); ++r) {
     runs.begin[r] = begin;
+    runs.number[r] = a.runs[r].group;
     std::visit(
         [&](const auto& own) {
           if constexpr (std::is_same_v<std::decay_t<decltype(own)>, Coefficients>) runs.group[r] = own.group;
@@ -150,6 +172,9 @@ void launch(const ComputeContext& context, const OptimizerArguments& a, const Co
         .runs = runs_of<Coefficients>(a),
         .gradient_scale = a.gradient_scale,
         .gate = a.gate,
+        .block = a.block,
+        .group = a.group,
+        .flat = a.flat,
         .rounding = a.rounding,
         .gradient = static_cast<const Gradient*>(a.gradient),
         .master = a.master,

@@ -54,14 +54,14 @@ __global__ void __launch_bounds__(By::kThreads)
 
 template <class By, class T>
 __global__ void __launch_bounds__(By::kThreads)
-    gradients_kernel(Rows a, const SoftmaxStatistics* statistics, float scale, float* all_logits,
+    gradients_kernel(Rows a, const SoftmaxStatistics* statistics, StepScale scale, float* all_logits,
                      float* losses) {
   const std::int64_t row = blockIdx.x;
   float* const logits = all_logits + row * a.stride;
   const int target = a.targets[row];
   const SoftmaxStatistics all = combined(statistics, a.ranks, a.rows, row);
   if (threadIdx.x == 0) losses[row] = loss_of(all, target, a.vocabulary);
-  By::template replace<T>(a.count, logits, 0, Outcome(all, target, a.vocabulary, a.first, scale));
+  By::template replace<T>(a.count, logits, 0, Outcome(all, target, a.vocabulary, a.first, scale.get()));
   if (a.count == a.columns) return;
   __syncthreads();  // gradients of padding may lie over logits, and vectors reached into it
   T* const gradients = reinterpret_cast<T*>(logits);
@@ -139,7 +139,8 @@ void softmax_gradients(const ComputeContext& context, const SoftmaxShape& shape,
     using By = decltype(by);
     with_compute_type(shape.type, [&](auto t) {
       start(context, "softmax_gradients", {static_cast<unsigned>(shape.rows), By::kThreads},
-            gradients_kernel<By, decltype(t)>, rows, a.statistics, a.scale, a.logits, a.losses);
+            gradients_kernel<By, decltype(t)>, rows, a.statistics, StepScale{a.scale, a.scale_at}, a.logits,
+            a.losses);
     });
   });
 }
