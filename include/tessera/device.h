@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,22 @@ class Marks {
   virtual void mark(std::size_t slot, Stream& stream) = 0;
   // µs from begin() to the mark. The slot must have been marked since begin(), and its stream waited for.
   virtual double us(std::size_t slot) const = 0;
+};
+
+// Work that streams of a device were given and did not do, because it was captured: kernels, copies and
+// fills, with the order that the streams and their events give them. One call then does all of it, as often
+// as wanted. What it was given by value, such as a kernel's arguments, stays as it was; memory that it names
+// is read anew each time, and must live as long.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  CapturedWork() = default;
+  CapturedWork(const CapturedWork&) = delete;
+  CapturedWork& operator=(const CapturedWork&) = delete;
+
+  // Does it once, behind what `stream` was given before. EnvironmentError where the driver refuses.
+  virtual void launch(Stream& stream) = 0;
+  virtual std::size_t operations() const = 0;
 };
 
 struct ArenaOptions {
@@ -276,6 +293,17 @@ class Device {
   // done. The call may block if the host memory is not pinned.
   virtual void copy(Stream& stream, void* to, const void* from, std::int64_t bytes) = 0;
   virtual void fill(Stream& stream, void* to, int value, std::int64_t bytes) = 0;
+
+  // From here to end_capture(), what the calling thread gives these streams is captured instead of done. They
+  // are this device's and idle; the first one is where the work will begin and end. Meanwhile the host waits
+  // for none of their events: that is an EnvironmentError. So is a refusal of the driver; the CPU throws
+  // UnsupportedError.
+  virtual void begin_capture(std::span<Stream* const> streams);
+  // Returns what was captured; the streams do again what they are given. Events that were recorded meanwhile
+  // are done. EnvironmentError if the driver refuses something of it; it is then lost.
+  virtual std::unique_ptr<CapturedWork> end_capture();
+  // Ends a capture and drops what it has. Does nothing if there is none.
+  virtual void drop_capture() noexcept {}
 };
 
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);

@@ -154,6 +154,21 @@ struct StepTerms {
   // StepInputs gave, so that the last of several gives the loss of all, with the bits that one of all their
   // microbatches would give.
   bool continues = false;
+  // What the step's uses enqueue is captured, and done when the step ends: see Engine::next_step().
+  bool captured = false;
+};
+
+// How the next step of a program is run.
+enum class StepMode : std::uint8_t {
+  eager,     // its uses are called, and what they enqueue is done meanwhile
+  captured,  // they are called, with StepTerms::captured; what they enqueue is done when the step ends
+  replayed   // by Engine::replay(), without a use
+};
+
+// Where kernels of a captured step find what changes from step to step, in memory of the device.
+struct StepPlace {
+  const std::int64_t* updates = nullptr;  // Engine::steps_applied() before the step
+  const float* loss_scale = nullptr;      // Engine::loss_scale()
 };
 
 // What the caller adds to a step: this rank's sums over all its microbatches. Ranks' sums, and what
@@ -167,7 +182,9 @@ struct StepInputs {
   double loss = 0.0;           // Σ loss on this rank
 };
 
-enum class SkipReason : std::uint8_t { none, not_finite, abandoned, no_weight };
+// not_captured: of a step with StepTerms::captured that some rank's driver did not take. Nothing of it was
+// done; it is to be begun anew, eagerly.
+enum class SkipReason : std::uint8_t { none, not_finite, abandoned, no_weight, not_captured };
 
 struct StepResult {
   std::int64_t step = 0;  // updates applied so far, this one included
@@ -276,6 +293,25 @@ class Engine {
   // result says abandoned on all of them, of an evaluation too. UsageError for a training step with
   // Strategy::update reduced.
   StepResult abandon();
+
+  // A step on a GPU as one CUDA graph, so that the host issues one call instead of thousands. A trainer that
+  // enqueues the same kernels in every step of a program, with everything that changes in memory that they
+  // read (upload(), step_place()), asks before each step how to run it (collective). The first
+  // EngineOptions::kEagerSteps are eager, and so are all where not_captured() says why. The next one is
+  // captured: begin_program() has StepTerms::captured, leases are used as ever, but nobody waits for the
+  // device, and step() does all of it. From then on steps are replayed. Same bits as eagerly.
+  StepMode next_step(int program, const StepTerms& terms = {});
+  // Why a program's steps are not captured on this rank, in words; empty where they are, or may yet be.
+  std::string not_captured(int program) const;
+  // How many kernels, copies and fills its captured step has; 0 where there is none.
+  std::size_t captured_operations(int program) const;
+  // A step of a program that was captured. `upload` is called for each upload() of the trainer that was, by
+  // its number from 0, and writes the bytes of this step. UsageError where next_step() did not say so.
+  using Upload = std::function<void(int number, std::span<std::byte> bytes)>;
+  [[nodiscard]] StepResult replay(int program, const StepTerms& terms, const StepInputs& inputs,
+                                  const Upload& upload);
+  // Of the running step; null on the CPU, and in an evaluation.
+  StepPlace step_place() const;
 
   // The scale that the gradients of this step carry; a power of two.
   float loss_scale() const;

@@ -77,6 +77,10 @@ struct EngineOptions {
   // trainer leaves out is then garbage.
   bool overwrites_gradients = false;
   bool parameter_norms = false;  // StepResult::parameter_norms is filled
+  // On a GPU, Engine::next_step() offers to capture a program's step as one CUDA graph behind kEagerSteps
+  // steps of it, and to replay that from then on. False: it never does.
+  bool graphs = true;
+  static constexpr int kEagerSteps = 2;
   // The trainer splits layers over mesh.tensor ranks itself: each lease gives these ranks' collectives
   // (UnitLease::tensor). They take a communicator of their own, on a GPU with NcclOptions::staging_bytes.
   bool splits_layers = false;

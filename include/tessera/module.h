@@ -76,9 +76,16 @@ struct ModuleContext {
   // Random values of a training step, such as dropout, must depend only on these two (by tessera/philox.h)
   // and on positions in the batch. Then they are the same in every pass of a microbatch, and on every mesh
   // that trains on the same samples.
-  std::uint64_t random_key = 0;     // made of TrainerOptions::seed, the updates applied so far, and the unit
+  std::uint64_t random_key = 0;     // random_key(random_seed, random_stream, updates applied so far)
+  std::uint64_t random_seed = 0;    // TrainerOptions::seed
+  std::uint64_t random_stream = 0;  // the unit's
   std::int64_t first_sequence = 0;  // number of the batch's first row among the step's, see SampleGrid
   float loss_scale = 1.0f;
+  // On a GPU, in its memory: the updates applied so far, and the loss scale. Kernels read them there, as a
+  // step that was captured is done again with others (Engine::next_step()). Null elsewhere, and in an
+  // evaluation.
+  const std::int64_t* updates_at = nullptr;
+  const float* loss_scale_at = nullptr;
   // The last module writes its sums here: in the last part of backward that reads the batch or, in an
   // evaluation, of forward. If it is null in an evaluation, no losses are needed.
   LossTotal* total = nullptr;

@@ -273,6 +273,6 @@ constexpr int square_sum_slot(ParameterId parameter) {
 }
 
 // A decision on the device: whether updates run there, and the gradient's scale.
-inline constexpr std::int64_t kDecisionBytes = 16;
+inline constexpr std::int64_t kDecisionBytes = 256;
 
 }  // namespace tessera

@@ -118,7 +118,8 @@ class Trainer {
   Trainer(Communicator world, std::shared_ptr<const Model> model, const TrainerOptions& options);
   ~Trainer();
 
-  // Writes microbatch `microbatch` of this rank to `batch`, on the host (Model::batch_bytes). Pipeline ranks
+  // Writes microbatch `microbatch` of this rank to `batch`, on the host (Model::batch_bytes): the same bytes
+  // where it is asked again within a step. Pipeline ranks
   // of one place in the rest of the mesh work on the same microbatches; those that read none are not asked.
   using Fetch = std::function<void(int microbatch, void* batch)>;
   StepResult train_step(double learning_rate, const Fetch& fetch);

@@ -138,6 +138,7 @@ struct RunConfig {
   std::string resume = "false";
   std::int64_t seed = 1;
   std::string device = "cpu";
+  bool graphs = true;
   double peak_tflops = 0.0;
   std::int64_t threads_per_rank = 1;
   bool pin = true;

@@ -113,6 +113,7 @@ TrainerOptions trainer_options(const Config& config, const Model& model) {
   engine.device = run.device == "cuda" ? DeviceType::cuda : DeviceType::cpu;
   engine.threads_per_rank = static_cast<int>(run.threads_per_rank);
   engine.debug.strict_order = config.strategy.strict_order;
+  engine.graphs = run.graphs;
   engine.waits.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(run.deadline * 1000.0));
   return options;
 }

@@ -155,6 +155,9 @@ class RankTraining {
       fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take those that they see in turn\n",
                  engine.device_ordinal, gpus_);
       if (setup_.world() > 1) report_nccl();
+      const std::string eager = trainer_.engine().not_captured(0);
+      fmt::print("graphs    {}\n",
+                 eager.empty() ? "each step is one launch, from the third on" : "none: " + eager);
       return;
     }
     if (!ranks_are_processes()) return;

@@ -49,6 +49,12 @@ constexpr const char* name_of(Operation operation) {
 
 struct Call;
 
+// The calls of a communicator that were captured with its stream, see Backend::begin_capture().
+class CapturedCalls {
+ public:
+  virtual ~CapturedCalls() = default;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -84,6 +90,14 @@ class Backend {
   // Both members of a pair, of which the first sends to the second, once it is bound.
   virtual void connect_pair() {}
   virtual bool reduces_natively() const { return world() == 1; }
+  // Calls from here to end_capture() are captured with the stream that it is bound to
+  // (Device::begin_capture), on all members alike: they meet as ever, and nothing is exchanged yet. Just
+  // before the work is launched then, each member says so by replay(): calls count, and have their deadlines,
+  // as if they were made anew. Does nothing where calls are done on the host.
+  virtual bool captures() const { return world() == 1; }  // whether it can
+  virtual void begin_capture() {}
+  virtual std::unique_ptr<CapturedCalls> end_capture() { return nullptr; }
+  virtual void replay(const CapturedCalls&) {}
 
   virtual bool wants_shared_arena() const = 0;
   virtual ArenaSource arena_source() { return {}; }

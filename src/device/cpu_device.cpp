@@ -70,6 +70,13 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+void Device::begin_capture(std::span<Stream* const>) {
+  throw UnsupportedError("begin_capture: the CPU does its work at once; only a GPU's work can be captured");
+}
+std::unique_ptr<CapturedWork> Device::end_capture() {
+  throw UsageError("end_capture: no capture is going on; begin one first");
+}
+
 std::unique_ptr<Device> make_device(DeviceType type, const DeviceOptions& options) {
   if (type == DeviceType::cuda)
     return make_cuda_device({.rank = options.rank,

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
+#include "src/device/cuda_graph.h"
 #include "src/device/cuda_marks.h"
 #include "src/device/cuda_stream.h"
 #include "src/device/size_text.h"
@@ -144,6 +147,16 @@ class CudaDevice final : public Device {
                "cudaMemsetAsync");
   }
 
+  void begin_capture(std::span<Stream* const> streams) override {
+    if (capture_) throw UsageError("begin_capture: a capture is going on; end it first");
+    capture_ = std::make_unique<device::CudaCapture>(streams, settings_);
+  }
+  std::unique_ptr<CapturedWork> end_capture() override {
+    if (!capture_) throw UsageError("end_capture: no capture is going on; begin one first");
+    return std::exchange(capture_, nullptr)->end();
+  }
+  void drop_capture() noexcept override { capture_.reset(); }
+
  private:
   Arena take(std::int64_t bytes, bool of_host, const ArenaSource& source) {
     if (bytes < 0) throw UsageError(fmt::format("an arena of {} bytes: use 0 or more", bytes));
@@ -160,6 +173,7 @@ class CudaDevice final : public Device {
   std::string name_;
   device::CudaStreamSettings settings_;
   ByteCounters counters_;
+  std::unique_ptr<device::CudaCapture> capture_;
 };
 
 }  // namespace

@@ -104,11 +104,13 @@ Event CudaStream::record() {
   if (failed_at_.load() != kNever) return {this, failed_at_.load()};
   const std::uint64_t ticket = recorded_.load() + 1;
   try {
-    wait_until(ring_.replaced_by(ticket));
+    const bool captured = captured_from_.load() != kNever;
+    // An event of the capture that loses its slot is waited for at a later point, which is as good.
+    if (!captured) wait_until(ring_.replaced_by(ticket));
     const Activity activity(&describe_gpu, &settings_);
     make_current(settings_.ordinal);
     check_cuda(cudaEventRecord(events_[ring_.slot(ticket)].get(), stream_.get()), "cudaEventRecord");
-    if (settings_.told_to_host->load()) {
+    if (settings_.told_to_host->load() && !captured) {
       enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
       lower_to(told_from_, ticket);
     }
@@ -119,8 +121,16 @@ Event CudaStream::record() {
   return {this, ticket};
 }
 
+void CudaStream::begin_capture() { captured_from_.store(recorded_.load() + 1); }
+
+void CudaStream::end_capture() noexcept {
+  raise_to(completed_, recorded_.load());
+  captured_from_.store(kNever);
+}
+
 bool CudaStream::reached(std::uint64_t ticket) const noexcept {
   if (completed_.load() >= ticket || failed_at_.load() <= ticket) return true;
+  if (captured_from_.load() <= ticket) return false;
   if (told_from_.load() > ticket) return ask(ticket);
   if (!is_past(word_->load(), static_cast<std::uint32_t>(ticket)))
     return !serves_stream() && ask(ticket);  // a failure has to be asked for
@@ -146,6 +156,11 @@ bool CudaStream::ask(std::uint64_t ticket) const noexcept {
 }
 
 void CudaStream::wait_until(std::uint64_t ticket) const {
+  if (captured_from_.load() <= ticket && failed_at_.load() > ticket)
+    throw EnvironmentError(
+        fmt::format("rank {}: stream '{}' on GPU {} is being captured; nothing is done that "
+                    "the host could wait for",
+                    settings_.rank, options_.name, settings_.ordinal));
   const Clock::time_point begin = Clock::now();
   Patience patience(settings_.deadline);
   const bool known = completed_.load() >= ticket && failed_at_.load() > ticket;

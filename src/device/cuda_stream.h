@@ -44,6 +44,11 @@ class CudaStream final : public Stream {
   bool done(Event event) const noexcept override { return reached(event.ticket); }
   void* native() const noexcept override { return stream_.get(); }
 
+  // From here to end_capture() events are points of what is captured. The host does not wait for them, and
+  // other streams that are captured with this one may.
+  void begin_capture();
+  void end_capture() noexcept;
+
  private:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
@@ -65,6 +70,8 @@ class CudaStream final : public Stream {
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};
+  std::atomic<std::uint64_t> captured_from_{
+      kNever};  // the first ticket of what is captured; kNever: nothing is
   // Updated by asking the driver, which any thread may do.
   mutable std::atomic<std::uint64_t> completed_{0};
   mutable std::atomic<std::uint64_t> failed_at_{kNever};

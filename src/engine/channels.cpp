@@ -13,7 +13,7 @@ namespace tessera {
 void Executor::open_channels(const Communicator& world, const Program& program) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.channel < 0) continue;
-    const ChannelKey key{axis_of(program, instruction), instruction.lane, instruction.peer};
+    const ChannelKey key = key_of(program, instruction);
     if (channels_.contains(key)) continue;
     // Both ends of a message name the sender's lane.
     const Lane named = instruction.op == Opcode::receive ? other_end(instruction.lane) : instruction.lane;
@@ -66,10 +66,6 @@ std::int64_t Executor::bytes_received(Axis axis) const {
   for (const auto& [key, channel] : channels_)
     if (std::get<Axis>(key) == axis) bytes += channel.bytes_received();
   return bytes;
-}
-
-Communicator& Executor::channel_of(const Instruction& instruction) {
-  return channels_.at({axis_of(instruction), instruction.lane, instruction.peer});
 }
 
 Axis Executor::axis_of(const Program& program, const Instruction& instruction) {

@@ -23,18 +23,6 @@
 namespace tessera {
 namespace {
 
-// What a rank brings to a step; infinity and NaN compare as no less.
-void check_amount(const char* call, const char* name, double value, double most) {
-  if (!(value >= 0 && value <= most))
-    throw UsageError(fmt::format("{}: {} is {}; it must be 0 to {:.3g}", call, name, value, most));
-}
-// Updates compute in fp32, with each group's factor.
-void check_learning_rate(const char* call, const char* name, double value, const Optimizer& optimizer) {
-  double factor = 1.0;
-  for (const ParameterGroup& group : optimizer.groups) factor = std::max(factor, group.learning_rate_factor);
-  check_amount(call, name, value, std::numeric_limits<float>::max() / factor);
-}
-
 // Addresses between which the host and the device copy.
 void check_copy(const char* call, const void* to, const void* from, std::int64_t bytes) {
   if (bytes < 0) throw UsageError(fmt::format("{}: bytes is {}; it must be 0 or more", call, bytes));
@@ -211,39 +199,19 @@ void Engine::begin(StepKind kind, int microbatches, const StepTerms& terms) {
 void Engine::begin_program(int index, const StepTerms& terms) {
   const auto check = [&] {
     impl_->check_whole("begin");
-    const auto count = static_cast<int>(impl_->options.programs.size());  // those behind are the engine's own
-    if (index < 0 || index >= count)
-      throw UsageError(fmt::format("begin: program {} does not exist; there are {}", index, count));
+    impl_->check_program("begin", index);
   };
   impl_->guarded("begin", check, [&] {
     if (impl_->running())
       throw UsageError(fmt::format("begin: a step is running; the program expects {}", impl_->expected()));
-    const bool early = impl_->options.strategy.update == UpdateWhen::reduced &&
-                       impl_->programs[index].kind == StepKind::train;
-    const double gradient_scale = kernels::unscale_of(terms.weight, impl_->scale());
-    if (early && !(terms.weight > 0 && kernels::scales_fp32(gradient_scale)))
-      throw UsageError(fmt::format(
-          "begin: terms.weight is {}; with strategy.update reduced a training step begins with the learning "
-          "rate and the weight that all ranks' inputs will add up to, from about 3e-39 to 1e45, whose "
-          "inverse "
-          "fp32 has",
-          terms.weight));
-    if (early)
-      check_learning_rate("begin", "terms.learning_rate", terms.learning_rate, impl_->options.optimizer);
-    if (terms.continues && !(impl_->programs[index].kind == StepKind::evaluate && impl_->evaluated_last))
-      throw UsageError(
-          "begin: terms.continues is true, which an evaluation may have right behind another one");
-    // The same program takes them along.
-    if (impl_->executor->carried_from() != index) finish_updates();
-    if (early) impl_->before_change();
-    impl_->abandoned = false;
-    ++impl_->steps_begun;
-    impl_->terms = terms;
+    const std::optional<Executor::UpdateTerms> early = impl_->early_terms(index, terms);
+    if (terms.captured && (impl_->offered_program != index || impl_->offered != StepMode::captured))
+      throw UsageError("begin: terms.captured is true; it may be where next_step() said StepMode::captured");
+    impl_->begin_step(index, terms);
+    if (terms.captured) impl_->executor->begin_capture(index, terms.continues);
     impl_->executor->start(index, terms.continues);
-    if (early)
-      impl_->executor->give_terms({.learning_rate = terms.learning_rate,
-                                   .step = impl_->steps_applied + 1,
-                                   .gradient_scale = gradient_scale});
+    impl_->executor->give_values(impl_->step_values());
+    if (early) impl_->executor->give_terms(*early);
     impl_->executor->advance();
   });
 }
@@ -260,11 +228,7 @@ StepResult Engine::step(const StepInputs& inputs) {
   return impl_->guarded("step", [&] {
     if (!impl_->running()) throw UsageError("step: no step is running; call begin first");
     impl_->check_uses_done("step");
-    check_learning_rate("step", "learning_rate", inputs.learning_rate, impl_->options.optimizer);
-    check_amount("step", "weight", inputs.weight, std::numeric_limits<double>::max());
-    if (impl_->executor->updates_early() && inputs.learning_rate != impl_->terms.learning_rate)
-      throw UsageError(fmt::format("step: the learning rate is {}; the step began with {}",
-                                   inputs.learning_rate, impl_->terms.learning_rate));
+    impl_->check_step(inputs, impl_->executor->updates_early());
     return impl_->finish_step(inputs);
   });
 }
@@ -302,7 +266,10 @@ StepResult Engine::abandon() {
       impl_->open_uses.pop_back();
       impl_->close(next);
     }
-    return impl_->finish_step({.weight = 0.0});
+    const int index = impl_->executor->program_index();
+    const StepResult result = impl_->finish_step({.weight = 0.0});
+    if (impl_->terms.captured) impl_->executor->drop_graph(index);  // no other step is to be like this one
+    return result;
   });
 }
 
@@ -312,36 +279,14 @@ void Engine::Impl::check_uses_done(const char* call) {
 }
 
 StepResult Engine::Impl::finish_step(const StepInputs& inputs) {
-  Executor::ScalarHeader header = {};
-  const std::span<double> scalars = header;
-  scalar(scalars, Scalar::loss) = counts_loss() ? inputs.loss : 0;
-  scalar(scalars, Scalar::weight) = counts_loss() ? inputs.weight : 0;
-  scalar(scalars, Scalar::step) = static_cast<double>(steps_applied);
-  scalar(scalars, Scalar::learning_rate) = inputs.learning_rate;
-  scalar(scalars, Scalar::abandoned) = abandoned ? 1.0 : 0.0;
-  scalar(scalars, Scalar::hash_low) = static_cast<double>(hash & 0xFFFFFFFFU);
-  scalar(scalars, Scalar::hash_high) =
-      static_cast<double>(hash >> 32) +
-      static_cast<double>(2 * executor->program_index() + (terms.continues ? 1 : 0)) * 0x1p32;
-  scalar(scalars, Scalar::loss_scale) = scale();
+  const Executor::ScalarHeader header = header_of(inputs, executor->program_index());
   const StepKind kind = program().kind;
   if (kind == StepKind::train) before_change();
-  executor->finish(header);
-  StepResult result = executor->decision().result;
-  if (kind == StepKind::train && result.reason != SkipReason::abandoned) {
-    const bool early = executor->updates_early();
-    if (early && result.weight != terms.weight)
-      throw UsageError(fmt::format(
-          "step: the ranks' weights add up to {}; the step began with {}, by which it was updated",
-          result.weight, terms.weight));
-    result.applied = early || result.reason == SkipReason::none;
-    if (result.applied) ++steps_applied;
-    if (options.loss_scaling && result.reason != SkipReason::no_weight)
-      scaler.record(result.applied ? StepOutcome::applied : StepOutcome::skipped);
-  }
-  evaluated_last = kind == StepKind::evaluate && result.reason != SkipReason::abandoned;
-  result.step = steps_applied;
-  return result;
+  if (executor->finish(header)) return result_of(kind);
+  StepResult refused;
+  refused.step = steps_applied;
+  refused.reason = SkipReason::not_captured;
+  return refused;
 }
 
 }  // namespace tessera

@@ -44,6 +44,8 @@ struct Engine::Impl {
   std::optional<std::string> loading;  // what the states are half of; none while they are whole
 
   std::int64_t steps_begun = 0;
+  int offered_program = -1;  // by next_step(), which is offered this
+  StepMode offered = StepMode::eager;
 
   // The running step.
   std::vector<InstructionId> open_uses;  // leases, innermost last
@@ -80,6 +82,16 @@ struct Engine::Impl {
   const Operand& gradient_of(const Instruction& use, ParameterId parameter) const;
   void zero_unwritten(InstructionId use);
   StepResult finish_step(const StepInputs& inputs);
+
+  // begin_and_end.cpp
+  void check_program(const char* call, int index) const;
+  // Of a training step whose updates do not wait for its decision; none of others.
+  std::optional<Executor::UpdateTerms> early_terms(int index, const StepTerms& given);
+  void begin_step(int index, const StepTerms& given);
+  Executor::StepValues step_values() const;
+  void check_step(const StepInputs& inputs, bool early);
+  Executor::ScalarHeader header_of(const StepInputs& inputs, int index) const;
+  StepResult result_of(StepKind kind);
 
   void find_states();
   BufferId buffer_of(FlatId flat, StateKind state) const { return states_of[flat][state]; }

@@ -125,6 +125,7 @@ std::string figures_of(const Layout& layout, const EngineOptions& options) {
   add_optimizer(figures, options.optimizer);
   figures.add("clip.max_norm", options.clip.max_norm);
   figures.add("parameter_norms", options.parameter_norms);
+  figures.add("graphs", options.graphs);
   figures.add("overwrites_gradients", options.overwrites_gradients);
   figures.add("splits_layers", options.splits_layers);
   add_scaling(figures, options.loss_scaling);

@@ -48,6 +48,8 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
                                            return program.kind != StepKind::finish &&
                                                   program.kind != programs.front().kind;
                                          })),
+      blocks_(device.type() == DeviceType::cuda &&
+              options.optimizer.groups.size() <= static_cast<std::size_t>(kernels::kMostStepGroups)),
       rank_(world.rank()),
       place_(options.mesh.coordinates(rank_)),
       memory_(device, programs, plan,
@@ -59,6 +61,7 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
       peak_program_(plan.space(Space::device).peak_program),
       peak_instruction_(plan.space(Space::device).peak_instruction),
       trace_(device, programs, options.mesh) {
+  graphs_.resize(programs.size());
   first_places_ = first_places(layout);
   if (device.type() == DeviceType::cuda) trace_.prepare();  // with what set-up takes, and nothing later
   for (FlatId flat = 0; flat < layout.flats().count(); ++flat) {
@@ -114,6 +117,7 @@ void Executor::name_ranges() {
 // Where a step failed, an operation of one lane may still wait for an event of another: none is left when the
 // first lane goes. The failure that ended the step ends such waits.
 Executor::~Executor() {
+  drop_capture();
   const auto limit = std::chrono::steady_clock::now() + 10 * options_.waits.deadline;
   for (const std::unique_ptr<Stream>& lane : lanes_) {
     if (!lane) continue;
@@ -136,6 +140,7 @@ void Executor::start(int program, bool continues) {
   // none.
   zero(own_scalar(0), std::int64_t{8} * (continues ? kHostScalars : this->program().scalars_numel));
   trace_.start(this->program(), lane(Lane::compute));
+  uploaded_before_ = uploads_->captured_bytes();
 }
 
 std::byte* Executor::address(BufferId buffer, InstructionId at) const {
@@ -194,6 +199,7 @@ void Executor::wait_for(InstructionId id, Stream& stream) {
 
 void Executor::give_terms(const UpdateTerms& terms) {
   terms_ = {.known = true, .apply = true, .terms = terms};
+  upload_update(decision_buffer(BufferRole::terms), terms, false);
 }
 
 // Whether the device can follow the decision where the host does not know it: an update asks it there, and a
@@ -258,26 +264,37 @@ void Executor::close_use(InstructionId use) {
   ++cursor_;
 }
 
-void Executor::finish(const ScalarHeader& header) {
-  upload(own_scalar(0), header.data(), sizeof header);
+bool Executor::finish(const ScalarHeader& header) {
+  give_header(header);
   decides_at_ = cursor_;
   {
     const Waits waits(*this);
     issue(cursor_++);
   }
-  now_.terms = {.learning_rate = scalar(header, Scalar::learning_rate),
-                .step = static_cast<std::int64_t>(scalar(header, Scalar::step)) + 1,
-                .gradient_scale = 0.0};
   const InstructionId count = program().instructions.count();
   for (; cursor_ < count; ++cursor_) issue(cursor_);
-  trace_.issued(lane(Lane::compute));
-  synchronize_lanes();
-  if (!now_.known) decide_step();
+  StepGraph& graph = graphs_[program_];
+  if (captures_) {
+    end_capture();
+    if (!graph.work) return false;
+    launch(graph);
+  } else {
+    ++graph.eager_steps;
+    graph.upload_bytes = uploads_->captured_bytes() - uploaded_before_;
+    trace_.issued(lane(Lane::compute));
+    synchronize_lanes();
+    if (!now_.known) decide_step();
+  }
+  end_step();
+  return true;
+}
+
+void Executor::end_step() {
   if (instruction_at(decides_at_).find(Role::next_decision) != nullptr) {  // some updates are the next step's
     previous_ = now_;
     carried_from_ = now_.apply ? program_ : -1;
   }
-  trace_.finish(count);
+  trace_.finish(program().instructions.count());
   program_ = -1;
 }
 

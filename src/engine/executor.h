@@ -16,7 +16,9 @@
 
 #include "kernels/context.h"
 #include "kernels/gate_math.h"
+#include "kernels/step_block.h"
 #include "optim/update.h"
+#include "src/comm/backend.h"
 #include "src/device/ranges.h"
 #include "src/device/uploads.h"
 #include "src/engine/decision.h"
@@ -37,15 +39,44 @@ class Executor {
            const IdVector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
   ~Executor();
 
-  // Begins a step: the cursor stands at the first instruction. `continues`: what add_loss() added in the last
-  // one, of whichever program, stays.
-  void start(int program, bool continues);
+  // What a step begins with.
+  struct StepValues {
+    std::int64_t updates = 0;
+    float loss_scale = 1.0f;
+  };
   // What updates multiply by and count as.
   struct UpdateTerms {
     double learning_rate = 0.0;
     std::int64_t step = 0;  // from 1
     double gradient_scale = 0.0;
   };
+  // `header` of finish(): this rank's part of the scalars, by Scalar.
+  using ScalarHeader = std::array<double, kHostScalars>;
+
+  // Begins a step: the cursor stands at the first instruction. `continues`: what add_loss() added in the last
+  // one, of whichever program, stays.
+  void start(int program, bool continues);
+
+  // step_graph.cpp: a step as one CUDA graph. Why steps of the program are not captured, on any rank, in
+  // words; empty where they may be.
+  std::string not_captured(int program) const;
+  // What all ranks' next step of the program is to be (collective).
+  StepMode next_mode(int program, bool continues);
+  std::size_t captured_operations(int program) const;
+  void drop_graph(int program);
+  // Captures what is issued until finish(). Then start().
+  void begin_capture(int program, bool continues);
+  // A step that was captured, in the place of start(), give_values(), give_terms() where updates do not wait
+  // for the decision, its uses and finish(). `give` writes what the trainer uploads.
+  struct Replay {
+    std::optional<UpdateTerms> terms;
+    StepValues values;
+    ScalarHeader header;
+  };
+  void replay(int program, const Replay& step, const Engine::Upload& give);
+  StepPlace step_place() const;
+  // What changes from step to step, where the running step begins. Behind start().
+  void give_values(const StepValues& values);
   // The terms of the step that has begun, where its updates do not wait for its decision.
   void give_terms(const UpdateTerms& terms);
   // Of the step that has begun, or the last one.
@@ -61,9 +92,9 @@ class Executor {
   // A use runs on the calling thread between these two; what it waits for is done when open_use returns.
   void open_use(InstructionId use);
   void close_use(InstructionId use);
-  // Issues all that is left and waits for every lane. `header` is this rank's part of the scalars, by Scalar.
-  using ScalarHeader = std::array<double, kHostScalars>;
-  void finish(const ScalarHeader& header);
+  // Issues all that is left and waits for every lane. False where the step was captured and some rank's
+  // driver refused: nothing of it was done, and its program is eager from then on.
+  bool finish(const ScalarHeader& header);
   bool idle() const { return program_ < 0; }
 
   int program_index() const { return program_; }
@@ -129,6 +160,17 @@ class Executor {
   };
 
   class Blocks;
+  // A program's captured step.
+  struct StepGraph {
+    int eager_steps = 0;            // so far
+    std::int64_t upload_bytes = 0;  // of the last one
+    std::string refused = {};       // why the driver did not take it
+    std::unique_ptr<CapturedWork> work = nullptr;
+    device::Uploads::Captured uploads = {};
+    Arena scalars = {};  // of all ranks, on the host, when it is done
+    std::vector<std::pair<comm::Backend*, std::unique_ptr<comm::CapturedCalls>>> calls = {};
+    bool continues = false;  // the step that was captured
+  };
   // Peers are told that this rank's own thread waits for them while one of these is there, or several.
   class Waits {
    public:
@@ -144,6 +186,22 @@ class Executor {
    private:
     Executor& executor_;
   };
+  // step_graph.cpp
+  std::string not_captured_now() const;
+  StepMode own_mode(int program, bool continues) const;
+  std::vector<Stream*> device_lanes();
+  void end_capture();
+  void launch(StepGraph& graph);
+  int least_of_ranks(int own);
+  void drop_capture() noexcept;
+  // Of the block that the decision of an instruction lies in, on a GPU; null where updates take their terms
+  // as arguments.
+  kernels::StepBlock* block_of(BufferId decision) const;
+  BufferId decision_buffer(BufferRole role) const;
+  void give_header(const ScalarHeader& header);
+  void upload_update(BufferId decision, const UpdateTerms& terms, bool gated);
+  void end_step();  // behind all of its work
+
   void issue(InstructionId id);
   // Whether the instruction is to do something; asks the decision that it depends on, and waits for it where
   // the device cannot itself.
@@ -174,6 +232,7 @@ class Executor {
   void zero(InstructionId id);
   void set_gate();
   void decide_step();
+  void decide_by_scalars();
   void update(InstructionId id);
   void message(InstructionId id);
   void copy(InstructionId id);
@@ -185,8 +244,15 @@ class Executor {
   void bind_channels();
   std::vector<int> members_of(const ChannelKey& key) const;
   static Axis axis_of(const Program& program, const Instruction& instruction);
-  Axis axis_of(const Instruction& instruction) const { return axis_of(program(), instruction); }
-  Communicator& channel_of(const Instruction& instruction);
+  Communicator& channel_of(const Instruction& instruction) {
+    return channels_.at(key_of(program(), instruction));
+  }
+  const Communicator& channel_of(const Program& program, const Instruction& instruction) const {
+    return channels_.at(key_of(program, instruction));
+  }
+  static ChannelKey key_of(const Program& program, const Instruction& instruction) {
+    return {axis_of(program, instruction), instruction.lane, instruction.peer};
+  }
 
   // tensor_group.cpp
   static constexpr ChannelKey kWithinUses{Axis::tensor, Lane::compute, -1};
@@ -211,6 +277,7 @@ class Executor {
   const IdVector<Program>& programs_;
   const EngineOptions& options_;
   const bool several_kinds_;  // of programs
+  const bool blocks_;         // on a GPU, updates read their terms in its memory
   int rank_ = 0;
   Coordinates place_;  // in the mesh
   StepMemory memory_;
@@ -230,8 +297,11 @@ class Executor {
   // What instructions depend on: the running step's decision, that of the step before, and the terms that the
   // running step began with.
   Decided now_, previous_, terms_;
-  bool gate_set_ = false;          // the device knows the running step's decision
-  InstructionId decides_at_ = -1;  // the running program's reduce_scalars
+  std::int64_t uploaded_before_ = 0;  // Uploads::captured_bytes() when the running step began
+  IdVector<StepGraph> graphs_;        // [program]
+  bool captures_ = false;             // the running step
+  bool gate_set_ = false;             // the device knows the running step's decision
+  InstructionId decides_at_ = -1;     // the running program's reduce_scalars
   int carried_from_ = -1;
   Decision decision_;
 

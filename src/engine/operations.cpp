@@ -130,7 +130,7 @@ void Executor::zero(InstructionId id) {
 }
 
 kernels::UpdateGate* Executor::gate() const {
-  static_assert(kDecisionBytes == sizeof(kernels::UpdateGate));
+  static_assert(kDecisionBytes == sizeof(kernels::StepBlock));
   return reinterpret_cast<kernels::UpdateGate*>(
       persistent_address(program_, instruction_at(decides_at_).operand(Role::decision).buffer));
 }
@@ -208,14 +208,20 @@ void Executor::set_gate() {
 // The decision, for the host.
 void Executor::decide_step() {
   const Program& running = program();
-  const std::int64_t bytes = running.buffers[running.scalars].bytes;
-  transfer(scalars_.data(), persistent_address(program_, running.scalars), bytes);
+  transfer(scalars_.data(), persistent_address(program_, running.scalars),
+           running.buffers[running.scalars].bytes);
+  decide_by_scalars();
+}
+
+void Executor::decide_by_scalars() {
+  const Program& running = program();
+  const auto bytes = static_cast<std::size_t>(running.buffers[running.scalars].bytes);
   decision_ = decide({.layout = layout_,
                       .ranks = global_ranks_,
                       .program = running,
                       .clip = options_.clip,
                       .parameter_norms = options_.parameter_norms,
-                      .scalars = {scalars_.data(), static_cast<std::size_t>(bytes) / sizeof(double)}});
+                      .scalars = {scalars_.data(), bytes / sizeof(double)}});
   now_.known = true;
   now_.apply = decision_.result.reason == SkipReason::none;
   now_.terms.gradient_scale = decision_.gradient_scale;
@@ -259,13 +265,19 @@ void Executor::update(InstructionId id) {
   if (part.runs.empty()) return;
   const std::int64_t skipped = part.begin - place_of(id, gradient).range.begin;  // in front of the first run
   const bool on_host = instruction.lane == Lane::host;
-  const UpdateTerms& terms = decided(instruction).terms;
   const auto from_begin = [&](Role role) -> std::byte* {
     const Operand* operand = instruction.find(role);
     if (operand == nullptr) return nullptr;
     return place_of(id, *operand).address + skipped * bytes_of(operand->type);
   };
-  const bool gated = !on_host && &decided(instruction) == &now_ && gate_set_;
+  const Decided& decision = decided(instruction);
+  // On a GPU terms that were known before lie where the gate of a step's own decision would.
+  kernels::StepBlock* const block = on_host ? nullptr : block_of(instruction.when);
+  const kernels::UpdateGate* read_gate = nullptr;
+  if (&decision != &now_)
+    read_gate = block == nullptr ? nullptr : &block->gate;
+  else if (!on_host && gate_set_)
+    read_gate = gate();
   tessera::update(options_.optimizer, {.numel = part.numel,
                                        .gradient_type = gradient.type,
                                        .gradient = from_begin(Role::gradient),
@@ -274,12 +286,13 @@ void Executor::update(InstructionId id) {
                                        .parameter_type = layout_.flat(flat).dtype,
                                        .parameter = from_begin(Role::parameter),
                                        .runs = part.runs,
-                                       .learning_rate = terms.learning_rate,
-                                       .step = terms.step,
-                                       .gradient_scale = terms.gradient_scale,
+                                       .learning_rate = decision.terms.learning_rate,
+                                       .step = decision.terms.step,
+                                       .gradient_scale = decision.terms.gradient_scale,
                                        .rounding_key = rounding_keys_[flat],
                                        .first = part.begin,
-                                       .gate = gated ? gate() : nullptr,
+                                       .gate = read_gate,
+                                       .block = block,
                                        .threads = options_.threads_per_rank,
                                        .device = on_host ? DeviceType::cpu : device_.type(),
                                        .stream = on_host ? nullptr : lane(Lane::compute).native()});

@@ -24,6 +24,7 @@ class StepTrace {
   void prepare();
   // Of the next steps. Between steps: it takes the marks when first on, if they are not there.
   void set(bool on);
+  bool next() const { return next_on_; }  // whether the next step is timed
   void start(const Program& program, Stream& compute);
   // The compute lane is about to wait for other lanes, before `id`.
   void waits(InstructionId id, Stream& compute);

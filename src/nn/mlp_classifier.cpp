@@ -183,6 +183,7 @@ class ClassifierLayer final : public Module {
         {.statistics = static_cast<const kernels::SoftmaxStatistics*>(context.value(kStatistics)),
          .targets = targets(context, 0),
          .scale = context.loss_scale,
+         .scale_at = context.loss_scale_at,
          .logits = logits,
          .losses = losses});
     kernels::total_loss(compute, shapes.rows, targets(context, 0), losses, context.total);

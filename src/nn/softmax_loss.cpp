@@ -59,6 +59,7 @@ void softmax_loss_train(const ModuleContext& context, const kernels::ComputeCont
                                            .weight = context.parameters[arguments.weight],
                                            .targets = arguments.targets,
                                            .scale = context.loss_scale,
+                                           .scale_at = context.loss_scale_at,
                                            .losses = arguments.losses,
                                            .total = context.total,
                                            .input_gradient = input_gradient,

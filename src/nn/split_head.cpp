@@ -280,6 +280,7 @@ void SplitHead::gradients(int chunk, const ModuleContext& context) const {
       {.statistics = static_cast<const kernels::SoftmaxStatistics*>(context.value(all_statistics(chunk))),
        .targets = targets_of(context, first),
        .scale = context.loss_scale,
+       .scale_at = context.loss_scale_at,
        .logits = logits,
        .losses = static_cast<float*>(context.value(kLosses)) + first});
   const kernels::LinearShape layer = kernels::gradients_layer(shape, config_.channels, context.device);

@@ -84,7 +84,9 @@ kernels::Dropout dropout_of(const ModuleContext& context, std::uint32_t threshol
   return {.threshold = context.kind == StepKind::train ? threshold : 0,
           .key = context.random_key,
           .matrix = static_cast<std::uint32_t>(matrix),
-          .first_sequence = static_cast<std::uint32_t>(context.first_sequence)};
+          .first_sequence = static_cast<std::uint32_t>(context.first_sequence),
+          .key_at = {
+              .seed = context.random_seed, .stream = context.random_stream, .updates = context.updates_at}};
 }
 
 kernels::ComputeContext compute_context(const ModuleContext& context) {

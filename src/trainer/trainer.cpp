@@ -26,6 +26,7 @@ Trainer::Impl::Impl(Communicator world_in, std::shared_ptr<const Model> model_in
     for (const UnitGraph& unit : program.activations.units)
       most_values = std::max(most_values, unit.values.size());
   values.resize(most_values);
+  captured_uploads.resize(programs.specs.size());
   parameters.resize(most);
   gradients.resize(most);
   betas.resize(most);
@@ -99,6 +100,7 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   std::byte* batch = static_cast<std::byte*>(lease.address(Role::batch));
   if (reads_batch != nullptr &&
       reads_batch->access == Access::write) {  // this rank's first use that reads it
+    uploaded.push_back(use.microbatch);
     fetch(use.microbatch, staging.data());
     engine.upload(batch, staging.data(), layout.total);
   }
@@ -117,8 +119,13 @@ void Trainer::Impl::run_use(const Instruction& use, const Fetch& fetch) {
   bind(use, lease, context);
   context.batch = batch;
   constexpr std::uint64_t kStream = 0x64726F70'00000000;  // "drop"; the unit's number follows
-  context.random_key = random_key(options.seed, kStream + static_cast<std::uint64_t>(use.unit),
+  context.random_seed = options.seed;
+  context.random_stream = kStream + static_cast<std::uint64_t>(use.unit);
+  context.random_key = random_key(context.random_seed, context.random_stream,
                                   static_cast<std::uint64_t>(engine.steps_applied()));
+  const StepPlace place = engine.step_place();
+  context.updates_at = place.updates;
+  context.loss_scale_at = place.loss_scale;
   context.first_sequence = first_sequence(use.microbatch);
   context.loss_scale = engine.loss_scale();
   if (last && logits && batch != nullptr)
@@ -177,18 +184,37 @@ void Trainer::Impl::agree_on_tokens(const char* call, const char* argument,
 
 StepResult Trainer::Impl::run(int program, double learning_rate, const Fetch& fetch, bool continues) {
   // Known beforehand where no target is left out of the loss; the engine tells where one was.
-  run_uses(program,
-           {.learning_rate = learning_rate,
-            .weight = static_cast<double>(options.batch.tokens() *
-                                          rounds_of(options).microbatches(options.engine.mesh)),
-            .continues = continues},
-           fetch);
-  return engine.step({.learning_rate = learning_rate, .weight = 0});
+  StepTerms terms = {.learning_rate = learning_rate,
+                     .weight = static_cast<double>(options.batch.tokens() *
+                                                   rounds_of(options).microbatches(options.engine.mesh)),
+                     .continues = continues};
+  const StepInputs inputs = {.learning_rate = learning_rate, .weight = 0};
+  const StepMode mode = leaves_nothing_on_host(program) ? engine.next_step(program, terms) : StepMode::eager;
+  if (mode == StepMode::replayed)
+    return engine.replay(program, terms, inputs, [&](int number, std::span<std::byte> bytes) {
+      fetch(captured_uploads[program][static_cast<std::size_t>(number)], bytes.data());
+    });
+  terms.captured = mode == StepMode::captured;
+  run_uses(program, terms, fetch);
+  StepResult result = engine.step(inputs);
+  if (result.reason != SkipReason::not_captured) {
+    if (terms.captured) captured_uploads[program] = uploaded;
+    return result;
+  }
+  terms.captured = false;
+  run_uses(program, terms, fetch);
+  return engine.step(inputs);
+}
+
+// Whether its uses need nothing of the device, so that they can be captured.
+bool Trainer::Impl::leaves_nothing_on_host(int program) const {
+  return program == programs.train || program == programs.evaluate || program == programs.evaluate_rest;
 }
 
 void Trainer::Impl::run_uses(int program, const StepTerms& terms, const Fetch& fetch) {
   engine.begin_program(program, terms);
   running = program;
+  uploaded.clear();
   shape = programs.shapes[static_cast<std::size_t>(program)];
   for (const Instruction& instruction : engine.running().instructions)
     if (instruction.op == Opcode::use) run_use(instruction, fetch);

@@ -21,6 +21,7 @@ struct Trainer::Impl {
   // All of a program but its end.
   void run_uses(int program, const StepTerms& terms, const Fetch& fetch);
   void run_use(const Instruction& use, const Fetch& fetch);
+  bool leaves_nothing_on_host(int program) const;
   std::int64_t first_sequence(int microbatch) const;
   void bind(const Instruction& use, const UnitLease& lease, ModuleContext& context);
   const UnitGraph& graph_of(const Instruction& use) const {
@@ -66,6 +67,8 @@ struct Trainer::Impl {
   Communicator results = world.duplicate("results");  // what was asked for, and what one rank has of it
   int running = 0;                                    // by place in `programs`
   BatchShape shape;                                   // of the running program
+  std::vector<int> uploaded;                          // of its microbatches, in their order so far
+  IdVector<std::vector<int>> captured_uploads;        // [program] the same of the step that was captured
   float* logits = nullptr;                            // on the host
   std::int64_t logits_row = 0;
   std::int64_t position = 0;         // of the batch's first token, where there is a cache

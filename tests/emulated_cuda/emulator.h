@@ -21,8 +21,9 @@ cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t s
 cudaError_t allow_shared(const void* kernel, std::size_t bytes);
 
 // Before a launch. A GPU's driver loads a kernel when it is launched first, and lets no other call in before
-// the GPU has done all that it was given. Ends the process where that would be never.
-void load(const void* kernel, cudaStream_t stream);
+// the GPU has done all that it was given. Ends the process where that would be never. False on a stream that
+// is captured, which a load spoils.
+bool load(const void* kernel, cudaStream_t stream);
 
 // Of the running block; filled with NaN before each block.
 float* dynamic_shared();
@@ -77,6 +78,8 @@ int urgent_streams();
 // Copies from memory that is neither a GPU's nor pinned, since the process began: a GPU may hold the caller
 // up until it comes to one.
 int pageable_copies();
+// From now on graphs are not instantiated on this GPU; -1: on none.
+void refuse_graphs(int gpu);
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
 

@@ -283,14 +283,16 @@ ncclResult_t start_queued() {
     const auto& [communicator, stream] = place;
     const auto started = std::make_shared<Mark>();
     communicator->start_mapping();
-    const Kernel kernel{.clique = communicator->clique,
-                        .rank = communicator->rank,
-                        .gpu = stream->ordinal(),
-                        .of = communicator->kernels,
-                        .calls = of_kernel,
-                        .before = behind_last_start(stream->ordinal(), started),
-                        .mapped = communicator->mapped,
-                        .started = started};
+    const Kernel kernel{
+        .clique = communicator->clique,
+        .rank = communicator->rank,
+        .gpu = stream->ordinal(),
+        .of = communicator->kernels,
+        .calls = of_kernel,
+        // In a graph only its edges order kernels.
+        .before = stream->captured().capture ? nullptr : behind_last_start(stream->ordinal(), started),
+        .mapped = communicator->mapped,
+        .started = started};
     stream->give([kernel] { kernel.run(); });
     communicator->asked = false;
   }

@@ -24,6 +24,7 @@ struct Sum {
   void take(int from, std::vector<char> part, int own) {
     parts[static_cast<std::size_t>(from)] = std::move(part);
     if (++come < parts.size()) return;
+    come = 0;  // a captured call does it again
     const Access access(gpu);
     if (type == ncclFloat32) return add<float>(own);
     if (type == ncclBfloat16) return add<kernels::Bf16>(own);

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/emulated_cuda/capture.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/nccl_memory.h"
 #include "tests/emulated_cuda/stream_work.h"
@@ -110,8 +111,9 @@ struct CUstream_st {
 struct CUevent_st {
   int ordinal = 0;
   bool timed = false;
-  std::mutex mutex;                  // guards the next
-  std::shared_ptr<const Mark> mark;  // where it was recorded last, if it was
+  std::mutex mutex;                                     // guards the next
+  std::shared_ptr<const Mark> mark;                     // where it was recorded last, if it was
+  tessera::emulated_cuda::CapturedPlace captured = {};  // of a capture, if it was that
 
   std::shared_ptr<const Mark> last() {
     const std::lock_guard lock(mutex);
@@ -196,12 +198,17 @@ std::size_t code_bytes(int ordinal) {
 
 }  // namespace
 
-void load(const void* kernel, cudaStream_t stream) {
+bool load(const void* kernel, cudaStream_t stream) {
   constexpr std::chrono::seconds kForEver{30};
   const int ordinal = stream->work->ordinal();
   Context& context = context_of(ordinal);
   const std::lock_guard lock(context.mutex);
-  if (!context.has_kernels.insert(kernel).second) return;
+  if (!context.has_kernels.insert(kernel).second) return true;
+  if (stream->work->captured().capture) {
+    context.has_kernels.erase(kernel);
+    stream->work->captured().capture->valid = false;
+    return false;
+  }
   const auto limit = std::chrono::steady_clock::now() + kForEver;
   while (is_busy(ordinal)) {
     if (std::chrono::steady_clock::now() >= limit) {
@@ -211,6 +218,7 @@ void load(const void* kernel, cudaStream_t stream) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+  return true;
 }
 
 bool driver_is_held(int gpu) {
@@ -250,7 +258,7 @@ bool is_elsewhere(int ordinal) {
 // As what `to` and `from` are has it: what is neither a GPU's nor pinned is read before the call returns, or
 // written.
 void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) {
-  if (memory().is_pageable(from)) {
+  if (memory().is_pageable(from) && !work.captured().capture) {
     ++pageable_reads;
     const auto* const begin = static_cast<const std::byte*>(from);
     work.give([to, gpu = work.ordinal(), read = std::vector<std::byte>(begin, begin + bytes)] {
@@ -263,7 +271,14 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
       std::memmove(to, from, bytes);
     });
   }
-  if (memory().is_pageable(to)) work.mark()->wait();
+  if (memory().is_pageable(to) && !work.captured().capture) work.mark()->wait();
+}
+
+// Of a call that waits for a stream, or asks about it: not while it is captured.
+bool spoils_capture(const StreamWork& work) {
+  if (!work.captured().capture) return false;
+  work.captured().capture->valid = false;
+  return true;
 }
 
 }  // namespace
@@ -274,6 +289,8 @@ int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
@@ -289,6 +306,8 @@ cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* begin) {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   if (begin == nullptr) return cudaSuccess;
   tessera::emulated_cuda::note_freed(begin);
   if (const auto range = memory().find(begin))
@@ -300,12 +319,16 @@ cudaError_t cudaFree(void* begin) {
 constexpr std::size_t kHostAlignment = 256;
 
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   void* const page = ::operator new(kHostAlignment + bytes, std::align_val_t(4096));
   *result = static_cast<std::byte*>(page) + kHostAlignment;
   memory().add(*result, bytes, -1);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* begin) {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaFreeHost");
   memory().remove(begin);
   ::operator delete(static_cast<std::byte*>(begin) - kHostAlignment, std::align_val_t(4096));
@@ -313,6 +336,8 @@ cudaError_t cudaFreeHost(void* begin) {
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   const auto copy = [to, from, bytes, gpu = current_gpu] {
     const Access access(gpu);
     std::memcpy(to, from, bytes);
@@ -402,16 +427,37 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return delete stream, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream != cudaStreamLegacy && spoils_capture(*stream->work)) return cudaErrorStreamCaptureUnsupported;
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   const auto mark = stream == cudaStreamLegacy ? tessera::emulated_cuda::give_legacy(current_gpu, [] {})
                                                : stream->work->mark();
   return mark->wait(), cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   return tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaDeviceSynchronize"), cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
-  if (const auto mark = event->last()) stream->work->wait_for(mark);
+  tessera::emulated_cuda::CapturedPlace place = stream->work->captured();
+  if (event->captured.capture) {
+    if (!event->captured.capture->valid) return cudaErrorStreamCaptureInvalidated;
+    if (place.capture && place.capture != event->captured.capture) {
+      place.capture->valid = event->captured.capture->valid = false;
+      return cudaErrorStreamCaptureMerge;
+    }
+    if (!place.capture) {
+      place.capture = event->captured.capture;
+      place.capture->streams.push_back(stream->work.get());
+    }
+    place.behind.insert(event->captured.behind.begin(), event->captured.behind.end());
+    return stream->work->join(std::move(place)), cudaSuccess;
+  }
+  const auto mark = event->last();
+  if (mark && spoils_capture(*stream->work)) return cudaErrorStreamCaptureIsolation;
+  if (mark) stream->work->wait_for(mark);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
@@ -426,6 +472,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (is_elsewhere(stream->work->ordinal()) || event->ordinal != stream->work->ordinal())
     return cudaErrorInvalidValue;
+  event->captured = stream->work->captured();
+  if (event->captured.capture) return cudaSuccess;
   {
     const std::lock_guard lock(event->mutex);
     event->mark = stream->work->mark();
@@ -434,10 +482,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->captured.capture) return cudaErrorCapturedEvent;
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   if (const auto mark = event->last()) mark->wait();
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->captured.capture) return cudaErrorCapturedEvent;
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
   if (is_elsewhere(event->ordinal)) return cudaErrorInvalidValue;
   const auto mark = event->last();
   return mark && !mark->reached() ? cudaErrorNotReady : cudaSuccess;
@@ -453,6 +507,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   ++waits_for_host;
   stream->work->give([address, value] {
@@ -464,6 +519,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   stream->work->give(
       [address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
@@ -485,6 +541,8 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) {
   constexpr const char* kNames[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
                                     "cudaErrorNotReady"};
+  if (error >= cudaErrorStreamCaptureUnsupported) return "cudaErrorStreamCapture";
+  if (error == cudaErrorIllegalState) return "cudaErrorIllegalState";
   return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized" : kNames[error];
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }

@@ -1,5 +1,6 @@
 #include "tests/emulated_cuda/stream_work.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -31,6 +32,15 @@ std::shared_ptr<StreamWork> StreamWork::start(int ordinal, bool ordered_with_leg
 }
 
 void StreamWork::give(std::function<void()> operation) {
+  if (captured_.capture) {
+    Capture& capture = *captured_.capture;
+    const auto stream = std::find(capture.streams.begin(), capture.streams.end(), this);
+    capture.nodes.push_back({std::move(operation),
+                             static_cast<std::size_t>(stream - capture.streams.begin()),
+                             {captured_.behind.begin(), captured_.behind.end()}});
+    captured_.behind = {capture.nodes.size() - 1};
+    return;
+  }
   enqueue([this, operation = std::move(operation)] {
     if (std::exchange(starts_, false) && pause_.count() > 0) std::this_thread::sleep_for(pause_);
     operation();

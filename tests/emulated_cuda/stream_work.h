@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 
+#include "tests/emulated_cuda/capture.h"
+
 namespace tessera::emulated_cuda {
 
 // A point in a stream's order. Reached once.
@@ -45,6 +47,9 @@ class StreamWork {
   void hold();
   void release();
   bool idle() const;
+  // Its part in a capture; of no capture, it does what it is given. Of the thread that gives it work.
+  const CapturedPlace& captured() const { return captured_; }
+  void join(CapturedPlace place) { captured_ = std::move(place); }
   // Nothing will be given any more but marks, and waits of which nothing comes behind: a destroyed stream's
   // thread may be ending when one that orders itself behind all streams looks for them.
   void close();
@@ -64,6 +69,7 @@ class StreamWork {
   std::deque<std::function<void()>> tasks_;  // the first is being done
   bool closed_ = false, ended_ = false;
   bool starts_ = true;  // of its thread
+  CapturedPlace captured_;
 };
 
 }  // namespace tessera::emulated_cuda

@@ -56,6 +56,7 @@ struct RunConfig {
   int steps = 20;
   double max_norm = 0.5;
   bool poison = false;
+  bool graphs = true;  // on a GPU
   std::int64_t layers = 2;
   DeviceType device = DeviceType::cpu;
   Offload offload = {};
@@ -117,7 +118,7 @@ inline std::string to_string(const RunConfig& run) {
          (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
          (run.exchange_chunks > 1 ? " in " + std::to_string(run.exchange_chunks) + " chunks" : "") +
          (run.sequence_parallel ? "" : " not sequence parallel") + trained_of(run) +
-         (run.max_norm > 0 ? "" : " unclipped") +
+         (run.max_norm > 0 ? "" : " unclipped") + (run.graphs ? "" : " without graphs") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
@@ -279,6 +280,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.clip.max_norm = run.max_norm;
   options.engine.debug.strict_order = run.strict_order;
   options.engine.debug.poison = run.poison;
+  options.engine.graphs = run.graphs;
   options.engine.device = run.device;
   options.engine.waits.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = run.sequences, .length = run.heads > 0 ? 12 : 16};

@@ -370,6 +370,39 @@ void NcclBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label
   bytes_received_.fetch_add(bytes);
 }
 
+// ---- captured calls ----
+
+void NcclBackend::begin_capture() {
+  if (!channel_) return;
+  captured_ = std::make_unique<Captured>();
+  received_captured_ = bytes_received_.load();
+  channel_->begin_capture(captured_->calls);
+}
+
+std::unique_ptr<CapturedCalls> NcclBackend::end_capture() {
+  if (!captured_) return nullptr;
+  channel_->end_capture();
+  // Nothing has come yet; numbers go on from where they were.
+  captured_->received_bytes = bytes_received_.exchange(received_captured_) - received_captured_;
+  for (const NcclCall& call : captured_->calls) --number_of(call);
+  return std::move(captured_);
+}
+
+std::uint64_t& NcclBackend::number_of(const NcclCall& call) {
+  if (call.peer < 0) return sequence_;
+  const auto member = std::ranges::find(global_ranks_, call.peer);
+  const int peer = static_cast<int>(member - global_ranks_.begin());
+  return call.call.operation == Operation::send ? sent_[peer] : taken_[peer];
+}
+
+void NcclBackend::replay(const CapturedCalls& captured) {
+  const auto& own = dynamic_cast<const Captured&>(captured);
+  std::vector<NcclCall> calls = own.calls;
+  for (NcclCall& call : calls) call.sequence = ++number_of(call);
+  channel_->replay(calls);
+  bytes_received_.fetch_add(own.received_bytes);
+}
+
 // ---- failure and settings ----
 
 // What set-up moved is not counted.

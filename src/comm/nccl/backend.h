@@ -43,6 +43,10 @@ class NcclBackend final : public Backend {
   void bind(Stream& stream, const MostReduced& most) override;
   void connect_pair() override;
   bool reduces_natively() const override { return channel_ != nullptr || Backend::reduces_natively(); }
+  bool captures() const override { return channel_ != nullptr || Backend::captures(); }
+  void begin_capture() override;
+  std::unique_ptr<CapturedCalls> end_capture() override;
+  void replay(const CapturedCalls& calls) override;
 
   // An arena of the host is none of NCCL's.
   bool wants_shared_arena() const override { return false; }
@@ -58,6 +62,11 @@ class NcclBackend final : public Backend {
   std::int64_t bytes_received() const override;
 
  private:
+  struct Captured final : CapturedCalls {
+    std::vector<NcclCall> calls;
+    std::int64_t received_bytes = 0;
+  };
+
   // What this rank does in a collective on its stream, once all have called the same.
   template <class Work>
   void collective(const Call& call, std::int64_t received_bytes, const Work& work);
@@ -75,6 +84,8 @@ class NcclBackend final : public Backend {
   };
   template <class Place>
   void exchange(const Blocks& blocks, const Place& place);
+  // The last number of the calls that are counted with this one.
+  std::uint64_t& number_of(const NcclCall& call);
   // All members' ranks, who must ask for the same.
   void compare_members(const MostReduced& most);
   void reduce_natively(const ReduceScatter& call);
@@ -105,6 +116,8 @@ class NcclBackend final : public Backend {
   std::map<int, std::uint64_t> sent_, taken_;                                 // messages, by peer
   IdVector<const void*> contributions_;                                       // scratch of chain()
   std::unique_ptr<NcclChannel> channel_;
+  std::unique_ptr<Captured> captured_;  // while calls are captured
+  std::int64_t received_captured_ = 0;  // bytes_received_ when that began
 };
 
 }  // namespace tessera::comm

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <new>
 #include <thread>
+#include <tuple>
 #include <utility>
 
+#include "kernels/cuda/advance_word.h"
 #include "src/comm/nccl/world.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
@@ -77,9 +79,10 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
   try {
     take_staging();
     flights_.resize(kMostInFlight);
-    for (auto* word : {&begun_, &landed_}) *word = world_.words().make(options_.ordinal);
+    for (auto* word : {&begun_, &landed_, &spare_}) *word = world_.words().make(options_.ordinal);
     last_ = device::make_cuda_event(cudaEventDisableTiming);
     connect();
+    kernels::cuda::advance_word(on_stream(), *spare_);
   } catch (...) {
     if (world_.forget(*this, false)) give_back();
     throw;
@@ -142,7 +145,8 @@ NcclChannel::~NcclChannel() {
   if (ended && (drained || landed([] {})))
     give_back();
   else
-    static_cast<void>(new (std::nothrow) std::pair(begun_, landed_));  // the GPU may still write there
+    static_cast<void>(new (std::nothrow)
+                          std::tuple(begun_, landed_, spare_));  // the GPU may still write there
 }
 
 void NcclChannel::give_back() noexcept {
@@ -155,8 +159,12 @@ void NcclChannel::give_back() noexcept {
 
 template <class Ask>
 bool NcclChannel::landed(const Ask& ask) noexcept try {
-  // Of a GPU that failed no word comes: its stream reports that.
-  const auto done = [this] { return ask_gpu() != cudaErrorNotReady; };
+  // Of a GPU that failed no word comes: its stream reports that. What was replayed has no event here.
+  const auto done = [this] {
+    const cudaError_t result = ask_gpu();
+    return result != cudaErrorNotReady &&
+           (result != cudaSuccess || device::is_past(landed_->load(), ticket_));
+  };
   ask();
   return wait_for(deadline(), done, ask);
 } catch (const std::exception&) {
@@ -178,6 +186,14 @@ void NcclChannel::set_deadline(nanoseconds deadline) {
 void NcclChannel::begin(const NcclCall& call) {
   device::make_current(options_.ordinal);
   current_ = call;
+  if (captured_ != nullptr) {
+    {
+      const std::lock_guard lock(mutex_);
+      check_alive();
+    }
+    captured_->push_back(call);
+    return kernels::cuda::advance_word(on_stream(), *begun_);
+  }
   Flight* next = nullptr;
   NcclCall oldest;
   const auto room = [&] {
@@ -209,11 +225,37 @@ NcclChannel::Issue::~Issue() noexcept(false) {
   }
 }
 
+kernels::ComputeContext NcclChannel::on_stream() const {
+  return {.workspace = {}, .device = DeviceType::cuda, .stream = options_.stream};
+}
+
 void NcclChannel::end() {
+  if (captured_ != nullptr) return kernels::cuda::advance_word(on_stream(), *landed_);
   device::enqueue_write(options_.stream, *landed_, ticket_);
   check_cuda(cudaEventRecord(last_.get(), options_.stream), "cudaEventRecord");
   const std::lock_guard lock(mutex_);
   ++in_flight_;
+}
+
+void NcclChannel::begin_capture(std::vector<NcclCall>& calls) { captured_ = &calls; }
+
+void NcclChannel::end_capture() {
+  const std::size_t calls = std::exchange(captured_, nullptr)->size();
+  const std::lock_guard lock(mutex_);
+  forget_landed();
+  make_room(calls);
+}
+
+void NcclChannel::replay(std::span<const NcclCall> calls) {
+  device::make_current(options_.ordinal);
+  const std::lock_guard lock(mutex_);
+  check_alive();
+  forget_landed();
+  make_room(calls.size());
+  for (const NcclCall& call : calls) {
+    Flight& next = flight(in_flight_++);
+    next = {.call = call, .ticket = ++ticket_, .left = std::nullopt};
+  }
 }
 
 cudaError_t NcclChannel::ask_gpu() const {
@@ -245,6 +287,15 @@ void NcclChannel::forget_landed() {
     oldest_ = (oldest_ + 1) % flights_.size();
     --in_flight_;
   }
+}
+
+void NcclChannel::make_room(std::size_t flights) {
+  if (in_flight_ > 0)
+    throw UsageError(
+        fmt::format("{}: a captured step begins while calls of another are in flight", text(flight(0).call)));
+  if (flights_.size() >= flights) return;
+  flights_.resize(flights);
+  oldest_ = 0;
 }
 
 void NcclChannel::look() {

@@ -11,8 +11,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "kernels/context.h"
 #include "src/comm/call.h"
 #include "src/comm/nccl/library.h"
 #include "src/device/cuda_handles.h"
@@ -93,6 +95,12 @@ class NcclChannel {
     settle();
   }
 
+  // Calls that are issued from here to end_capture() are captured with the stream: they are listed in
+  // `calls`, and not in flight. replay() has them all in flight, in order, just before they are launched.
+  void begin_capture(std::vector<NcclCall>& calls);
+  void end_capture();
+  void replay(std::span<const NcclCall> calls);
+
   // ---- from the watch's thread ----
 
   // Throws CommunicationError where NCCL reports an error, or a call has been running for longer than the
@@ -125,6 +133,7 @@ class NcclChannel {
   void take_staging();
   void connect();
   void give_back() noexcept;
+  kernels::ComputeContext on_stream() const;
   void begin(const NcclCall& call);
   void end();
   // Until NCCL has enqueued what it was given.
@@ -135,6 +144,7 @@ class NcclChannel {
   // These four with the lock held.
   void check_alive() const;
   void forget_landed();
+  void make_room(std::size_t flights);  // for so many; none is in flight
   Flight& flight(std::size_t place) { return flights_[(oldest_ + place) % flights_.size()]; }
   const Flight& flight(std::size_t place) const { return flights_[(oldest_ + place) % flights_.size()]; }
 
@@ -157,12 +167,14 @@ class NcclChannel {
   bool unregistered_ = false;     // registers nothing
   // Of the issuing thread.
   NcclCall current_;
-  std::uint32_t ticket_ = 0;  // of the last call, counting on from 2^32 − 1 to 0
-  device::CudaEvent last_;    // behind it
+  std::uint32_t ticket_ = 0;                   // of the last call, counting on from 2^32 − 1 to 0
+  device::CudaEvent last_;                     // behind it
+  std::vector<NcclCall>* captured_ = nullptr;  // where calls are listed that are captured
 
   // The tickets that the stream has come to, and those that it is done with. The watch looks there and never
   // asks the driver, which may let no call in before the GPU is idle: it could not end what keeps it busy.
   std::shared_ptr<device::HostWords::Word> begun_, landed_;
+  std::shared_ptr<device::HostWords::Word> spare_;  // for a kernel that has to be loaded before a capture
 
   mutable std::mutex mutex_;  // guards the rest, and every use of the communicator
   std::chrono::nanoseconds deadline_;

@@ -24,6 +24,7 @@ struct dim3 {
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
+inline void __threadfence_system() {}
 float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
 double __shfl_xor_sync(unsigned mask, double value, int lane_mask);
 inline float __expf(float x) { return std::exp(x); }
@@ -45,7 +46,17 @@ enum cudaError_t {
   cudaErrorInvalidValue,
   cudaErrorMemoryAllocation,
   cudaErrorNotReady,
-  cudaErrorDeviceUninitialized = 201
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorIllegalState = 401,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated,
+  cudaErrorStreamCaptureMerge,
+  cudaErrorStreamCaptureUnmatched,
+  cudaErrorStreamCaptureUnjoined,
+  cudaErrorStreamCaptureIsolation,
+  cudaErrorStreamCaptureImplicit,
+  cudaErrorCapturedEvent,
+  cudaErrorStreamCaptureWrongThread
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice,
@@ -73,6 +84,29 @@ struct cudaDeviceProp {
   std::size_t totalGlobalMem;
   int major, minor, multiProcessorCount;
 };
+
+// Captures and graphs (capture.cpp).
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+using cudaGraphNode_t = struct CUgraphNode_st*;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone,
+  cudaStreamCaptureStatusActive,
+  cudaStreamCaptureStatusInvalidated
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 inline constexpr unsigned long long cudaEnableDefault = 0;

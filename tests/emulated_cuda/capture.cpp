@@ -1,0 +1,137 @@
+#include "tests/emulated_cuda/capture.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/stream_work.h"
+
+namespace tessera::emulated_cuda {
+namespace {
+
+thread_local std::vector<std::shared_ptr<Capture>> of_thread;  // that it has begun
+std::atomic<int> instantiated{0}, launched{0};
+std::atomic<int> refusing_gpu{-1};
+
+}  // namespace
+
+cudaError_t refuse_while_capturing() {
+  bool refused = false;
+  for (const std::shared_ptr<Capture>& capture : of_thread)
+    if (capture->mode != cudaStreamCaptureModeRelaxed) {
+      capture->valid = false;
+      refused = true;
+    }
+  return refused ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
+int graphs() { return instantiated.load(); }
+int graph_launches() { return launched.load(); }
+void refuse_graphs(int gpu) { refusing_gpu.store(gpu); }
+
+}  // namespace tessera::emulated_cuda
+
+using tessera::emulated_cuda::Capture;
+using tessera::emulated_cuda::Mark;
+using tessera::emulated_cuda::StreamWork;
+using tessera::emulated_cuda::work_of;
+
+struct CUgraph_st {
+  std::vector<Capture::Node> nodes;
+  std::size_t streams = 0;
+};
+struct CUgraphExec_st {
+  std::vector<Capture::Node> nodes;
+  std::vector<std::shared_ptr<StreamWork>> streams;  // of its own, of other speeds than the captured ones
+  std::shared_ptr<Mark> done = nullptr;              // of the last launch
+};
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (stream == cudaStreamLegacy) return cudaErrorStreamCaptureUnsupported;
+  StreamWork& work = *work_of(stream);
+  if (work.captured().capture) return cudaErrorIllegalState;
+  const auto capture = std::make_shared<Capture>(Capture{.origin = &work, .mode = mode});
+  capture->streams.push_back(&work);
+  tessera::emulated_cuda::of_thread.push_back(capture);
+  work.join({.capture = capture, .behind = {}});
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const auto capture = work_of(stream)->captured().capture;
+  *status = !capture         ? cudaStreamCaptureStatusNone
+            : capture->valid ? cudaStreamCaptureStatusActive
+                             : cudaStreamCaptureStatusInvalidated;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  StreamWork& work = *work_of(stream);
+  const std::shared_ptr<Capture> capture = work.captured().capture;
+  if (!capture) return cudaErrorIllegalState;
+  if (capture->origin != &work) return cudaErrorStreamCaptureUnmatched;
+  if (capture->thread != std::this_thread::get_id() && capture->mode != cudaStreamCaptureModeRelaxed)
+    return cudaErrorStreamCaptureWrongThread;
+  std::vector<bool> is_waited_for(capture->nodes.size(), false);
+  for (const Capture::Node& node : capture->nodes)
+    for (const std::size_t before : node.behind) is_waited_for[before] = true;
+  for (const std::size_t before : work.captured().behind) is_waited_for[before] = true;
+  const bool joined = std::all_of(is_waited_for.begin(), is_waited_for.end(), [](bool is) { return is; });
+  for (StreamWork* const one : capture->streams) one->join({});
+  std::erase(tessera::emulated_cuda::of_thread, capture);
+  if (!capture->valid) return cudaErrorStreamCaptureInvalidated;
+  if (!joined) return cudaErrorStreamCaptureUnjoined;
+  *graph = new CUgraph_st{std::move(capture->nodes), capture->streams.size()};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
+  if (nodes != nullptr) return cudaErrorInvalidValue;  // nothing here looks into one
+  return *count = graph->nodes.size(), cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  if (flags != 0) return cudaErrorInvalidValue;
+  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
+    return refused;
+  int ordinal = 0;
+  cudaGetDevice(&ordinal);
+  if (tessera::emulated_cuda::refusing_gpu.load() == ordinal) return cudaErrorMemoryAllocation;
+  *exec = new CUgraphExec_st{.nodes = graph->nodes, .streams = {}};
+  for (std::size_t i = 0; i < graph->streams; ++i)
+    (*exec)->streams.push_back(StreamWork::start(ordinal, false));
+  ++tessera::emulated_cuda::instantiated;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  for (const auto& stream : exec->streams) stream->close();
+  --tessera::emulated_cuda::instantiated;
+  return delete exec, cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  StreamWork& work = *work_of(stream);
+  if (work.captured().capture) return cudaErrorStreamCaptureUnsupported;  // a graph within a graph
+  ++tessera::emulated_cuda::launched;
+  const std::shared_ptr<Mark> begun = work.mark();
+  for (const auto& own : exec->streams) {
+    own->wait_for(begun);
+    if (exec->done) own->wait_for(exec->done);
+  }
+  std::vector<std::shared_ptr<Mark>> marks;
+  for (const Capture::Node& node : exec->nodes) {
+    StreamWork& own = *exec->streams[node.stream];
+    for (const std::size_t before : node.behind)
+      if (exec->nodes[before].stream != node.stream) own.wait_for(marks[before]);
+    own.give(node.operation);
+    marks.push_back(own.mark());
+  }
+  for (const auto& own : exec->streams) work.wait_for(own->mark());
+  exec->done = work.mark();
+  return cudaSuccess;
+}
