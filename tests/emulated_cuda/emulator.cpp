@@ -1,95 +1,159 @@
-// Launches of kernels, the shared memory of the block that runs, and what it copies there.
+// Launches of kernels: what a GPU would refuse, in which order blocks and their threads run, and, if asked
+// for, whether the result depends on it.
 #include "tests/emulated_cuda/emulator.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <limits>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/emulated_cuda/block_memory.h"
+#include "tests/emulated_cuda/calls.h"
 #include "tests/emulated_cuda/fibers.h"
+#include "tests/emulated_cuda/kernels.h"
+#include "tests/emulated_cuda/memory.h"
 #include "tests/emulated_cuda/stream_work.h"
 
 namespace tessera::emulated_cuda {
 namespace {
 
-constexpr unsigned kMostThreads = 1024;
-constexpr std::size_t kCopiedBytes = 16;  // of an asynchronous copy
+constexpr unsigned kMostThreads = 1024, kMostBlocksAcross = 0x7fffffff, kMostBlocksDown = 0xffff;
+constexpr unsigned kRegisterUnit = 8;  // a thread's registers are rounded up to it
 
-struct Copy {
-  void* to;
-  const void* from;
-  void run() const { std::memcpy(to, from, kCopiedBytes); }
+unsigned long setting(const char* name, unsigned long without) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? without : std::strtoul(text, nullptr, 10);
+}
+
+// As splitmix64.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// An order of `count` blocks: from one that is drawn, by steps that have no divisor in common with `count`.
+class BlockOrder {
+ public:
+  BlockOrder(std::uint64_t count, std::uint64_t drawn) : count_(count), begin_(drawn % count) {
+    step_ = drawn / count % count;
+    while (std::gcd(step_, count_) != 1) step_ = (step_ + 1) % count_;
+  }
+  std::uint64_t at(std::uint64_t i) const {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(i) * step_ + begin_) % count_);
+  }
+
+ private:
+  std::uint64_t count_, begin_, step_;
 };
-using Copies = std::deque<std::vector<Copy>>;  // on their way, by group; the last one is not closed
 
-std::vector<Copies> copies_of_fibers;
-std::vector<float> shared_memory;
+struct Run {
+  const Kernel& kernel;
+  dim3 blocks, threads;
+  std::size_t shared_bytes;
+  const std::function<void()>& thread;
+};
 
-}  // namespace
+unsigned blocks_begun = 0;  // since the process began
+std::uint64_t runs = 0;     // of launches, those for comparison included
 
-float* dynamic_shared() { return shared_memory.data(); }
-
-void copy_async(void* shared, const void* from) {
-  const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  const std::uintptr_t begin = place(shared_memory.data());
-  const std::uintptr_t end = begin + shared_memory.size() * sizeof(float);
-  if ((place(shared) | place(from)) % kCopiedBytes != 0 || place(shared) < begin ||
-      place(shared) + kCopiedBytes > end) {
-    std::fprintf(stderr, "emulated CUDA: an asynchronous copy of 16 bytes that a GPU would refuse\n");
-    std::abort();
-  }
-  const Copy copy = {shared, from};
-  if (runs_backwards())
-    copy.run();
-  else
-    copies_of_fibers[running_fiber()].back().push_back(copy);
-}
-
-void close_copies() { copies_of_fibers[running_fiber()].emplace_back(); }
-
-void wait_for_copies(std::size_t open) {
-  auto& copies = copies_of_fibers[running_fiber()];
-  while (copies.size() > open + 1) {
-    for (const Copy& copy : copies.front()) copy.run();
-    copies.pop_front();
+void run_once(const Run& run) {
+  static const std::uint64_t seed = setting("EMULATED_CUDA_SEED", 1);
+  const std::uint64_t across = run.blocks.x, count = across * run.blocks.y;
+  const unsigned threads = run.threads.x * run.threads.y;
+  const BlockOrder order(count, mix(seed + mix(++runs)));
+  set_running_kernel(run.kernel.name.c_str());
+  gridDim = run.blocks;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t block = order.at(i);
+    blockIdx = {static_cast<unsigned>(block % across), static_cast<unsigned>(block / across)};
+    const unsigned turn = blocks_begun++;
+    const auto drawn = static_cast<unsigned>(mix(seed + turn / 2));
+    begin_block_memory(run.kernel, run.shared_bytes, threads, turn % 2 == 0);
+    run_block(run.threads, ThreadOrder::of_turn(turn, std::max(threads / kWarp, 1u), drawn), run.thread);
   }
 }
 
-namespace {
+using Contents = std::vector<std::pair<std::byte*, std::vector<std::byte>>>;
 
-void run(int gpu, dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
-  const Access access(gpu);
-  gridDim = blocks;
-  for (unsigned y = 0; y < blocks.y; ++y)
-    for (unsigned x = 0; x < blocks.x; ++x) {
-      blockIdx = {x, y};
-      shared_memory.assign(shared_bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
-      copies_of_fibers.resize(std::size_t{threads.x} * threads.y);
-      for (Copies& copies : copies_of_fibers)
-        if (copies.size() != 1 || !copies[0].empty()) copies.assign(1, {});
-      run_block(threads, thread);
-    }
+Contents contents_of(int gpu) {
+  Contents contents;
+  for (const auto& [begin, bytes] : memory().of_gpu(gpu)) contents.push_back({begin, {begin, begin + bytes}});
+  return contents;
 }
 
-}  // namespace
+// Runs a launch once more, in another order of blocks and threads, and compares all that the GPU's memory
+// holds.
+void run_twice(const Run& run, int gpu) {
+  const Contents before = contents_of(gpu);
+  run_once(run);
+  const Contents first = contents_of(gpu);
+  for (const auto& [begin, bytes] : before) std::memcpy(begin, bytes.data(), bytes.size());
+  run_once(run);
+  for (const auto& [begin, bytes] : first) {
+    if (std::memcmp(begin, bytes.data(), bytes.size()) == 0) continue;
+    const auto at = std::mismatch(bytes.begin(), bytes.end(), begin).first - bytes.begin();
+    fail("its result depends on the order of blocks and threads, first in byte " + std::to_string(at) +
+         " of an allocation of " + std::to_string(bytes.size()));
+  }
+}
 
-cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
-                   std::function<void()> thread) {
+// Whether this launch is one of those to compare.
+bool is_compared(const void* kernel, const Run& run) {
+  static const unsigned long every = setting("EMULATED_CUDA_COMPARE", 0);
+  static std::map<const void*, unsigned long> launches;
+  if (every == 0 || std::uint64_t{run.blocks.x} * run.blocks.y == 1) return false;
+  return launches[kernel]++ % every == 0;
+}
+
+unsigned registers_of_block(int of_thread, std::size_t threads) {
+  const unsigned warps = static_cast<unsigned>((threads + kWarp - 1) / kWarp);
+  return (static_cast<unsigned>(of_thread) + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit * kWarp *
+         warps;
+}
+
+// What a GPU of one of the architectures would say.
+cudaError_t check_launch(const KernelCall& call) {
+  const auto [blocks, threads] = std::pair(call.blocks, call.threads);
   const std::size_t count = std::size_t{threads.x} * threads.y * threads.z;
-  const bool fits = count >= 1 && count <= kMostThreads && blocks.x >= 1 && blocks.x <= 0x7fffffffu &&
-                    blocks.y >= 1 && blocks.y <= 0xffffu && blocks.z == 1 && threads.z == 1;
-  if (!fits) return cudaErrorInvalidValue;
-  const std::shared_ptr<StreamWork> work = work_of(stream);
-  work->give([=, gpu = work->ordinal(), thread = std::move(thread)] {
-    run(gpu, blocks, threads, shared_bytes, thread);
+  if (count < 1 || count > kMostThreads || threads.z != 1) return cudaErrorInvalidConfiguration;
+  if (blocks.x < 1 || blocks.x > kMostBlocksAcross || blocks.y < 1 || blocks.y > kMostBlocksDown ||
+      blocks.z != 1)
+    return cudaErrorInvalidConfiguration;
+  if (const auto& limits = kernel_of(call.kernel).limits) {
+    if (limits->most_threads > 0 && count > static_cast<std::size_t>(limits->most_threads))
+      return cudaErrorInvalidValue;
+    for (const int registers : limits->registers)
+      if (registers_of_block(registers, count) > kRegistersOfBlock) return cudaErrorLaunchOutOfResources;
+  }
+  return allow_shared(call.kernel, call.shared_bytes);
+}
+
+}  // namespace
+
+cudaError_t launch(cudaStream_t stream, const KernelCall& call, std::function<void()> thread) {
+  return call_runtime("cudaLaunchKernel", [&] {
+    if (const cudaError_t refused = check_launch(call); refused != cudaSuccess) return refused;
+    load(call.kernel, stream);
+    const std::shared_ptr<StreamWork> work = work_of(stream);
+    work->give([call, gpu = work->ordinal(), thread = std::move(thread)] {
+      const Access access(gpu);
+      if (fault_of(gpu) != cudaSuccess) return;
+      const Run run = {kernel_of(call.kernel), call.blocks, call.threads, call.shared_bytes, thread};
+      if (is_compared(call.kernel, run))
+        run_twice(run, gpu);
+      else
+        run_once(run);
+    });
+    return cudaSuccess;
   });
-  return cudaSuccess;
 }
 
 }  // namespace tessera::emulated_cuda

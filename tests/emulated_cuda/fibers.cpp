@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,8 +33,20 @@ struct Stack {
   bool begun = false;
 };
 
+// Where the source calls a barrier or a shuffle.
+struct Site {
+  const char* file = nullptr;
+  unsigned line = 0;
+  bool operator==(const Site& other) const {
+    return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
+  }
+  std::string text() const { return std::string(file) + ":" + std::to_string(line); }
+};
+
 struct Fiber {
   State state = State::fresh;
+  unsigned mask = 0;  // of its shuffle
+  Site site;          // of its barrier or shuffle
   dim3 index;
   std::unique_ptr<Stack> stack;          // none before it first runs
   std::array<double, 2> exchanged = {};  // by shuffles, in turn
@@ -42,7 +56,8 @@ struct Fiber {
 std::vector<Fiber> fibers;
 std::size_t threads_of_block = 0;
 std::size_t current = 0;
-bool backwards = false;  // the block's fibers are its threads from the last to the first
+unsigned lane_xor = 0;  // of the block's order: a warp's fibers are its lanes, each ^ this
+const char* kernel = "";
 Place scheduler;
 const std::function<void()>* body = nullptr;
 
@@ -93,16 +108,54 @@ void enter() {
   setcontext(&context);
 }
 
-// Lets fibers [begin, end) go on if all that have not ended wait at `barrier`.
-bool pass(std::size_t begin, std::size_t end, State barrier) {
-  bool any = false;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (fibers[i].state != barrier && fibers[i].state != State::done) return false;
-    any |= fibers[i].state == barrier;
+std::string thread_text(const Fiber& fiber) {
+  return "thread (" + std::to_string(fiber.index.x) + ", " + std::to_string(fiber.index.y) + ")";
+}
+
+[[noreturn]] void fail_apart(const char* what, const Fiber& one, const Fiber& other) {
+  fail(thread_text(one) + " waits at " + one.site.text() + ", " + thread_text(other) + " at " +
+       other.site.text() + ": " + what);
+}
+
+// Lets the lanes go on that the mask of fiber i names, if all of them wait. Fibers [begin, end) are its warp.
+bool pass_shuffle(std::size_t i, std::size_t begin, std::size_t end) {
+  const Fiber& own = fibers[i];
+  for (unsigned place = 0; place < kWarp; ++place) {
+    if ((own.mask >> (place ^ lane_xor) & 1u) == 0) continue;
+    if (begin + place >= end)
+      fail(own.site.text() + ": a shuffle's mask names a lane that the block has not");
+    const Fiber& lane = fibers[begin + place];
+    if (lane.state == State::done)
+      fail(own.site.text() + ": a shuffle's mask names " + thread_text(lane) + ", which has ended");
+    if (lane.state != State::at_warp) return false;
+    if (lane.mask != own.mask) fail_apart("lanes shuffle with different masks", own, lane);
+    if (!(lane.site == own.site)) fail_apart("lanes of a warp are at different shuffles", own, lane);
   }
+  for (unsigned place = 0; place < kWarp; ++place)
+    if ((own.mask >> (place ^ lane_xor) & 1u) != 0) fibers[begin + place].state = State::ready;
+  return true;
+}
+
+bool pass_shuffles(std::size_t begin, std::size_t end) {
+  bool any = false;
   for (std::size_t i = begin; i < end; ++i)
-    if (fibers[i].state == barrier) fibers[i].state = State::ready;
+    if (fibers[i].state == State::at_warp) any |= pass_shuffle(i, begin, end);
   return any;
+}
+
+// Threads that have ended are not waited for, as on GPUs since Volta.
+bool pass_barrier(std::size_t threads) {
+  const Fiber* first = nullptr;
+  for (std::size_t i = 0; i < threads; ++i) {
+    if (fibers[i].state == State::done) continue;
+    if (fibers[i].state != State::at_block) return false;
+    if (first == nullptr) first = &fibers[i];
+    if (!(fibers[i].site == first->site))
+      fail_apart("threads of a block are at different barriers", *first, fibers[i]);
+  }
+  for (std::size_t i = 0; i < threads; ++i)
+    if (fibers[i].state == State::at_block) fibers[i].state = State::ready;
+  return first != nullptr;
 }
 
 void run_fibers(std::size_t threads) {
@@ -116,57 +169,83 @@ void run_fibers(std::size_t threads) {
       if (fibers[i].state == State::fresh || fibers[i].state == State::ready) resume(i);
     bool passed = false;
     for (std::size_t warp = 0; warp < threads; warp += kWarp)
-      passed |= pass(warp, std::min<std::size_t>(threads, warp + kWarp), State::at_warp);
-    passed = passed || pass(0, threads, State::at_block);
+      passed |= pass_shuffles(warp, std::min<std::size_t>(threads, warp + kWarp));
+    passed = passed || pass_barrier(threads);
     if (passed) continue;
     for (std::size_t i = 0; i < threads; ++i)
-      if (fibers[i].state != State::done) {
-        std::fprintf(stderr, "emulated CUDA: thread %zu waits at a barrier that others do not reach\n", i);
-        std::abort();
-      }
+      if (fibers[i].state != State::done)
+        fail(thread_text(fibers[i]) + " waits at " + fibers[i].site.text() + ", which others do not reach");
     return;
   }
 }
 
-// The value of the fiber that `source` names, by lane; all lanes of the warp take part.
-template <class Source>
-double shuffle(double value, const Source& source) {
+// The value of the lane `lane ^ lane_mask`; its own where that is none of a warp's.
+double shuffle(unsigned mask, double value, int lane_mask, const Site& site) {
   const std::size_t self = current, place = self % kWarp;
-  const auto mirrored = [](std::size_t lane) { return backwards ? kWarp - 1 - lane : lane; };
-  const unsigned turn =
-      fibers[self].shuffles++ % 2;  // two: a lane may be at its next one before others have read
-  fibers[self].exchanged[turn] = value;
+  Fiber& own = fibers[self];
+  const std::size_t lane = place ^ lane_xor;
+  if ((mask >> lane & 1u) == 0) fail(site.text() + ": a shuffle's mask does not name a lane that calls it");
+  const unsigned turn = own.shuffles++ % 2;  // two: a lane may be at its next one before others have read
+  own.exchanged[turn] = value;
+  own.mask = mask;
+  own.site = site;
   pause(State::at_warp);
-  return fibers[self - place + mirrored(source(mirrored(place)))].exchanged[turn];
+  const std::size_t source = lane ^ static_cast<std::size_t>(lane_mask);
+  if (source >= kWarp) return value;
+  if ((mask >> source & 1u) == 0) fail(site.text() + ": a shuffle reads a lane that its mask does not name");
+  return fibers[self - place + (source ^ lane_xor)].exchanged[turn];
 }
 
 }  // namespace
 
-void run_block(dim3 threads, const std::function<void()>& thread) {
-  const std::size_t count = std::size_t{threads.x} * threads.y;
+ThreadOrder ThreadOrder::of_turn(unsigned turn, unsigned warps, unsigned drawn) {
+  const bool other = turn % 2 == 1;
+  if (turn % 4 < 2) return {.warps_backwards = other, .lane_xor = other ? kWarp - 1 : 0};
+  const unsigned lanes = drawn % kWarp, first = drawn / kWarp % warps;
+  return {.warps_backwards = other,
+          .first_warp = other ? (warps - first) % warps : first,
+          .lane_xor = other ? lanes ^ (kWarp - 1) : lanes};
+}
+
+void run_block(dim3 threads, const ThreadOrder& order, const std::function<void()>& thread) {
+  const unsigned count = threads.x * threads.y, warps = count / kWarp;
+  const bool whole = count % kWarp == 0;
   body = &thread;
   blockDim = threads;
+  lane_xor = whole ? order.lane_xor : 0;
   if (fibers.size() < count) fibers.resize(count);
-  backwards = count % kWarp == 0 && !backwards;  // in turn: a missing barrier shows in one of them
   for (unsigned i = 0; i < count; ++i) {
-    const unsigned place = backwards ? static_cast<unsigned>(count) - 1 - i : i;
+    unsigned place = i;
+    if (whole) {
+      const unsigned turned = (i / kWarp + order.first_warp) % warps;
+      place = (order.warps_backwards ? warps - 1 - turned : turned) * kWarp + (i % kWarp ^ lane_xor);
+    }
     fibers[i].index = {place % threads.x, place / threads.x};
   }
   run_fibers(count);
 }
 
 std::size_t running_fiber() { return current; }
-bool runs_backwards() { return backwards; }
+
+void fail(const std::string& what) {
+  std::fprintf(stderr, "emulated CUDA: kernel %s, block (%u, %u), thread (%u, %u): %s\n", kernel, blockIdx.x,
+               blockIdx.y, threadIdx.x, threadIdx.y, what.c_str());
+  std::abort();
+}
+void set_running_kernel(const char* name) { kernel = name; }
 
 }  // namespace tessera::emulated_cuda
 
-void __syncthreads() { tessera::emulated_cuda::pause(tessera::emulated_cuda::State::at_block); }
-
-double __shfl_xor_sync(unsigned, double value, int lane_mask) {
-  return tessera::emulated_cuda::shuffle(
-      value, [&](std::size_t lane) { return lane ^ static_cast<std::size_t>(lane_mask); });
+void __syncthreads(const char* file, unsigned line) {
+  using namespace tessera::emulated_cuda;
+  fibers[current].site = {file, line};
+  pause(State::at_block);
 }
 
-float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
-  return static_cast<float>(__shfl_xor_sync(mask, double{value}, lane_mask));
+double __shfl_xor_sync(unsigned mask, double value, int lane_mask, const char* file, unsigned line) {
+  return tessera::emulated_cuda::shuffle(mask, value, lane_mask, {file, line});
+}
+
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask, const char* file, unsigned line) {
+  return static_cast<float>(__shfl_xor_sync(mask, double{value}, lane_mask, file, line));
 }

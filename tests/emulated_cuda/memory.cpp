@@ -34,16 +34,16 @@ Access::~Access() {
 
 }  // namespace tessera::emulated_cuda
 
-using tessera::emulated_cuda::calling_thread;
-using tessera::emulated_cuda::kPage;
-using tessera::emulated_cuda::memory;
+using namespace tessera::emulated_cuda;
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
-  bytes = (bytes + kPage - 1) / kPage * kPage;
-  void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
-  memory().add(*result = begin, bytes, calling_thread().gpu);
-  return cudaSuccess;
+  return call_runtime("cudaMalloc", [&] {
+    bytes = (bytes + kPage - 1) / kPage * kPage;
+    void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
+    memory().add(*result = begin, bytes, calling_thread().gpu);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
@@ -54,32 +54,39 @@ cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* begin) {
-  if (begin == nullptr) return cudaSuccess;
-  tessera::emulated_cuda::note_freed(begin);
-  if (const auto range = memory().find(begin))
-    tessera::emulated_cuda::wait_for_gpu(range->ordinal, "cudaFree");
-  return tessera::emulated_cuda::free_at_once(begin);
+  return call_runtime("cudaFree", [&] {
+    if (begin == nullptr) return cudaSuccess;
+    note_freed(begin);
+    if (const auto range = memory().find(begin)) wait_for_gpu(range->ordinal, "cudaFree");
+    return free_at_once(begin);
+  });
 }
 
 // Aligned as it is promised, and no better.
 constexpr std::size_t kHostAlignment = 256;
 
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
-  void* const page = ::operator new(kHostAlignment + bytes, std::align_val_t(4096));
-  *result = static_cast<std::byte*>(page) + kHostAlignment;
-  memory().add(*result, bytes, -1);
-  return cudaSuccess;
+  return call_runtime("cudaHostAlloc", [&] {
+    void* const page = ::operator new(kHostAlignment + bytes, std::align_val_t(kPage));
+    *result = static_cast<std::byte*>(page) + kHostAlignment;
+    memory().add(*result, bytes, -1);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaFreeHost(void* begin) {
-  tessera::emulated_cuda::wait_for_gpu(calling_thread().gpu, "cudaFreeHost");
-  memory().remove(begin);
-  ::operator delete(static_cast<std::byte*>(begin) - kHostAlignment, std::align_val_t(4096));
-  return cudaSuccess;
+  return call_runtime("cudaFreeHost", [&] {
+    wait_for_gpu(calling_thread().gpu, "cudaFreeHost");
+    memory().remove(begin);
+    ::operator delete(static_cast<std::byte*>(begin) - kHostAlignment, std::align_val_t(kPage));
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *total = std::size_t{1} << 30;
-  *free = *total - memory().bytes_of(calling_thread().gpu) -
-          tessera::emulated_cuda::code_bytes(calling_thread().gpu);
-  return cudaSuccess;
+  return call_runtime("cudaMemGetInfo", [&] {
+    const int gpu = calling_thread().gpu;
+    *total = std::size_t{1} << 30;
+    *free = *total - memory().bytes_of(gpu) - code_bytes(gpu);
+    return cudaSuccess;
+  });
 }

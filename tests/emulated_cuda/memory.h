@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace tessera::emulated_cuda {
 
@@ -36,9 +38,22 @@ struct Memory {
       if (range.ordinal == ordinal) sum += range.bytes;
     return sum;
   }
+  std::size_t bytes() {
+    const std::lock_guard lock(mutex);
+    std::size_t sum = 0;
+    for (const auto& [begin, range] : ranges) sum += range.bytes;
+    return sum;
+  }
   void remove(void* begin) {
     const std::lock_guard lock(mutex);
     ranges.erase(static_cast<std::byte*>(begin));
+  }
+  std::vector<std::pair<std::byte*, std::size_t>> of_gpu(int ordinal) {
+    const std::lock_guard lock(mutex);
+    std::vector<std::pair<std::byte*, std::size_t>> found;
+    for (const auto& [begin, range] : ranges)
+      if (range.ordinal == ordinal) found.emplace_back(const_cast<std::byte*>(begin), range.bytes);
+    return found;
   }
   // Neither a GPU's nor pinned.
   bool is_pageable(const void* at) {

@@ -27,7 +27,13 @@
 #include "tests/emulated_cuda/stream_work.h"
 
 using tessera::emulated_cuda::Access;
+using tessera::emulated_cuda::begin_call;
+using tessera::emulated_cuda::begin_driver_call;
 using tessera::emulated_cuda::calling_thread;
+using tessera::emulated_cuda::count_event;
+using tessera::emulated_cuda::count_stream;
+using tessera::emulated_cuda::end_call;
+using tessera::emulated_cuda::fault_of;
 using tessera::emulated_cuda::kGpus;
 using tessera::emulated_cuda::kUrgent;
 using tessera::emulated_cuda::Mark;
@@ -47,7 +53,15 @@ struct CUevent_st {
   bool timed = false;
   std::mutex mutex;                  // guards the next
   std::shared_ptr<const Mark> mark;  // where it was recorded last, if it was
+  unsigned unseen = 0;               // times in a row that it was said not to be ready, though it was
 
+  // Of an event that was reached: whether a query does not see it yet.
+  bool seems_not_ready() {
+    constexpr unsigned kMostUnseen = 2;
+    const std::lock_guard lock(mutex);
+    unseen = unseen < kMostUnseen && tessera::emulated_cuda::seems_not_ready() ? unseen + 1 : 0;
+    return unseen > 0;
+  }
   std::shared_ptr<const Mark> last() {
     const std::lock_guard lock(mutex);
     return mark;
@@ -202,21 +216,25 @@ int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  if (const cudaError_t refused = begin_call("cudaMemcpy")) return refused;
   const auto copy = [to, from, bytes, gpu = calling_thread().gpu] {
     const Access access(gpu);
     std::memcpy(to, from, bytes);
   };
-  return tessera::emulated_cuda::give_legacy(calling_thread().gpu, copy)->wait(), cudaSuccess;
+  return tessera::emulated_cuda::give_legacy(calling_thread().gpu, copy)->wait(),
+         end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
+  if (const cudaError_t refused = begin_call("cudaMemcpyAsync")) return refused;
+  if (is_elsewhere(stream->work->ordinal())) return end_call(cudaErrorInvalidValue);
   return give_copy(*stream->work, to, from, bytes), cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaMemcpy2DAsync")) return refused;
   if (width > to_pitch || width > from_pitch || is_elsewhere(stream->work->ordinal()))
-    return cudaErrorInvalidValue;
+    return end_call(cudaErrorInvalidValue);
   const auto copy = [=, gpu = stream->work->ordinal()] {
     const Access access(gpu);
     for (std::size_t row = 0; row < height; ++row)
@@ -226,6 +244,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
   return stream->work->give(copy), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaMemsetAsync")) return refused;
   const int gpu = stream == cudaStreamLegacy ? calling_thread().gpu : stream->work->ordinal();
   const auto set = [begin, value, bytes, gpu] {
     const Access access(gpu);
@@ -234,10 +253,17 @@ cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStrea
   if (stream == cudaStreamLegacy) return tessera::emulated_cuda::give_legacy(gpu, set), cudaSuccess;
   return stream->work->give(set), cudaSuccess;
 }
-cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
-cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = calling_thread().gpu, cudaSuccess; }
+cudaError_t cudaInitDevice(int, unsigned, unsigned) {
+  if (const cudaError_t refused = begin_call("cudaInitDevice")) return refused;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* ordinal) {
+  if (const cudaError_t refused = begin_call("cudaGetDevice")) return refused;
+  return *ordinal = calling_thread().gpu, cudaSuccess;
+}
 cudaError_t cudaSetDevice(int ordinal) {
-  if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
+  if (const cudaError_t refused = begin_call("cudaSetDevice")) return refused;
+  if (ordinal < 0 || ordinal >= kGpus) return end_call(cudaErrorInvalidValue);
   if (!std::exchange(calling_thread().has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
   return calling_thread().gpu = ordinal, cudaSuccess;
 }
@@ -246,47 +272,62 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  if (const cudaError_t refused = begin_call("cudaStreamCreateWithPriority")) return refused;
   calling_thread().has_context = true;
   streams_of_priority += priority == kUrgent ? 1 : 0;
   *stream = new CUstream_st{.work = StreamWork::start(calling_thread().gpu, flags == cudaStreamDefault)};
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
   const std::lock_guard lock(all.mutex);
+  count_stream(1);
   return all.of_streams.push_back((*stream)->work), cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
+  if (const cudaError_t refused = begin_call("cudaStreamGetDevice")) return refused;
   return *ordinal = stream->work->ordinal(), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaStreamDestroy")) return refused;
   is_elsewhere(stream->work->ordinal());
   stream->work->close();
+  count_stream(-1);
   return delete stream, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaStreamSynchronize")) return refused;
   const auto mark = stream == cudaStreamLegacy
                         ? tessera::emulated_cuda::give_legacy(calling_thread().gpu, [] {})
                         : stream->work->mark();
-  return mark->wait(), cudaSuccess;
+  mark->wait();
+  return end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaDeviceSynchronize() {
-  return tessera::emulated_cuda::wait_for_gpu(calling_thread().gpu, "cudaDeviceSynchronize"), cudaSuccess;
+  if (const cudaError_t refused = begin_call("cudaDeviceSynchronize")) return refused;
+  tessera::emulated_cuda::wait_for_gpu(calling_thread().gpu, "cudaDeviceSynchronize");
+  return end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t refused = begin_call("cudaStreamWaitEvent")) return refused;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   if (const auto mark = event->last()) stream->work->wait_for(mark);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (const cudaError_t refused = begin_call("cudaEventCreateWithFlags")) return refused;
+  count_event(1);
   *event = new CUevent_st;
   (*event)->ordinal = calling_thread().gpu;
   return (*event)->timed = flags == cudaEventDefault, cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (const cudaError_t refused = begin_call("cudaEventDestroy")) return refused;
   is_elsewhere(event->ordinal);
+  count_event(-1);
   return delete event, cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaEventRecord")) return refused;
   if (is_elsewhere(stream->work->ordinal()) || event->ordinal != stream->work->ordinal())
-    return cudaErrorInvalidValue;
+    return end_call(cudaErrorInvalidValue);
   {
     const std::lock_guard lock(event->mutex);
     event->mark = stream->work->mark();
@@ -295,28 +336,34 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const cudaError_t refused = begin_call("cudaEventSynchronize")) return refused;
   if (const auto mark = event->last()) mark->wait();
-  return cudaSuccess;
+  return end_call(fault_of(event->ordinal));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (is_elsewhere(event->ordinal)) return cudaErrorInvalidValue;
+  if (const cudaError_t refused = begin_call("cudaEventQuery")) return refused;
+  if (is_elsewhere(event->ordinal)) return end_call(cudaErrorInvalidValue);
   const auto mark = event->last();
-  return mark && !mark->reached() ? cudaErrorNotReady : cudaSuccess;
+  if (mark && (!mark->reached() || event->seems_not_ready())) return end_call(cudaErrorNotReady);
+  return end_call(fault_of(event->ordinal));
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  if (const cudaError_t refused = begin_call("cudaEventElapsedTime")) return refused;
   for (const cudaEvent_t event : {start, end}) {
-    if (!event->timed || !event->last()) return cudaErrorInvalidValue;
-    if (const cudaError_t result = cudaEventQuery(event); result != cudaSuccess) return result;
+    if (!event->timed || !event->last()) return end_call(cudaErrorInvalidValue);
+    if (!event->last()->reached()) return end_call(cudaErrorNotReady);
   }
   *ms = std::chrono::duration<float, std::milli>(end->last()->time() - start->last()->time()).count();
   return cudaSuccess;
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  if (const cudaError_t refused = begin_driver_call("cuStreamWaitValue32"))
+    return static_cast<CUresult>(refused);
   if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   ++waits_for_host;
-  stream->work->give([address, value] {
+  stream->work->give_wait([address, value] {
     const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
     while (static_cast<std::int32_t>(word.load() - value) < 0)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -324,6 +371,8 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  if (const cudaError_t refused = begin_driver_call("cuStreamWriteValue32"))
+    return static_cast<CUresult>(refused);
   if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   stream->work->give(
@@ -333,6 +382,7 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
+  if (const cudaError_t refused = begin_call("cudaGetDriverEntryPointByVersion")) return refused;
   const std::map<std::string_view, void*> calls = {
       {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
       {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)}};
@@ -341,11 +391,3 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
-
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorName(cudaError_t error) {
-  constexpr const char* kNames[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
-                                    "cudaErrorNotReady"};
-  return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized" : kNames[error];
-}
-const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
