@@ -83,18 +83,18 @@ void run_once(const Run& run) {
 
 using Contents = std::vector<std::pair<std::byte*, std::vector<std::byte>>>;
 
-Contents contents_of(int gpu) {
+Contents contents_of_gpu() {
   Contents contents;
-  for (const auto& [begin, bytes] : memory().of_gpu(gpu)) contents.push_back({begin, {begin, begin + bytes}});
+  for (const auto& [begin, bytes] : memory().reached) contents.push_back({begin, {begin, begin + bytes}});
   return contents;
 }
 
 // Runs a launch once more, in another order of blocks and threads, and compares all that the GPU's memory
 // holds.
-void run_twice(const Run& run, int gpu) {
-  const Contents before = contents_of(gpu);
+void run_twice(const Run& run) {
+  const Contents before = contents_of_gpu();
   run_once(run);
-  const Contents first = contents_of(gpu);
+  const Contents first = contents_of_gpu();
   for (const auto& [begin, bytes] : before) std::memcpy(begin, bytes.data(), bytes.size());
   run_once(run);
   for (const auto& [begin, bytes] : first) {
@@ -148,7 +148,7 @@ cudaError_t launch(cudaStream_t stream, const KernelCall& call, std::function<vo
       if (fault_of(gpu) != cudaSuccess) return;
       const Run run = {kernel_of(call.kernel), call.blocks, call.threads, call.shared_bytes, thread};
       if (is_compared(call.kernel, run))
-        run_twice(run, gpu);
+        run_twice(run);
       else
         run_once(run);
     });

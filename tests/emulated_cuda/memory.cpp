@@ -13,8 +13,12 @@ namespace tessera::emulated_cuda {
 
 void Memory::protect(int gpu, int how) {
   const std::lock_guard lock(mutex);
-  for (const auto& [begin, range] : ranges)
-    if (range.ordinal == gpu) mprotect(const_cast<std::byte*>(begin), range.bytes, how);
+  reached.clear();
+  for (const auto& [begin, range] : ranges) {
+    if (range.ordinal != gpu) continue;
+    mprotect(const_cast<std::byte*>(begin), range.bytes, how);
+    reached.emplace_back(const_cast<std::byte*>(begin), range.bytes);
+  }
 }
 
 // Never destroyed: threads of streams may go on to the end of the process.

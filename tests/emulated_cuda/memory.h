@@ -22,6 +22,8 @@ struct Memory {
   std::map<const std::byte*, Range> ranges;
 
   void protect(int gpu, int how);  // as mprotect() has it
+  // What protect() was last called for: whoever has access may touch no other memory, which may be newer.
+  std::vector<std::pair<std::byte*, std::size_t>> reached;
   void add(void* begin, std::size_t bytes, int ordinal) {
     const std::lock_guard lock(mutex);
     ranges[static_cast<std::byte*>(begin)] = {bytes, ordinal};
@@ -47,13 +49,6 @@ struct Memory {
   void remove(void* begin) {
     const std::lock_guard lock(mutex);
     ranges.erase(static_cast<std::byte*>(begin));
-  }
-  std::vector<std::pair<std::byte*, std::size_t>> of_gpu(int ordinal) {
-    const std::lock_guard lock(mutex);
-    std::vector<std::pair<std::byte*, std::size_t>> found;
-    for (const auto& [begin, range] : ranges)
-      if (range.ordinal == ordinal) found.emplace_back(const_cast<std::byte*>(begin), range.bytes);
-    return found;
   }
   // Neither a GPU's nor pinned.
   bool is_pageable(const void* at) {
