@@ -37,9 +37,6 @@ struct CapturedPlace {
   std::set<std::size_t> behind;
 };
 
-// Of calls that are not allowed while the calling thread captures, in a mode that is not relaxed: invalidates
-// its captures and returns the error of `call`; cudaSuccess where it captures nothing.
-cudaError_t refuse_while_capturing();
 // Graphs that were instantiated and not destroyed.
 int graphs();
 // Launches of graphs, since the process began.

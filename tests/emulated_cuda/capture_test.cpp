@@ -10,6 +10,10 @@
 namespace tessera::emulated_cuda {
 namespace {
 
+void kernel() {}
+void another() {}
+const void* const kKernel = reinterpret_cast<const void*>(&kernel);
+
 class CaptureRules : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -19,6 +23,7 @@ class CaptureRules : public ::testing::Test {
       ASSERT_EQ(cudaEventCreateWithFlags(event, cudaEventDisableTiming), cudaSuccess);
     ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&numbers_), 16 * sizeof(int), 0), cudaSuccess);
     std::fill_n(numbers_, 16, 0);
+    run(first_, [] {});  // else it would be loaded while streams are captured
   }
   void TearDown() override {
     cudaStreamSynchronize(first_);
@@ -30,7 +35,8 @@ class CaptureRules : public ::testing::Test {
   void begin() { ASSERT_EQ(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal), cudaSuccess); }
   // One thread that runs `work`.
   void run(cudaStream_t stream, std::function<void()> work) {
-    ASSERT_EQ(launch(stream, {1}, {1}, 0, std::move(work)), cudaSuccess);
+    ASSERT_EQ(launch(stream, {.kernel = kKernel, .blocks = {1}, .threads = {1}}, std::move(work)),
+              cudaSuccess);
   }
   cudaError_t end() {
     cudaGraph_t graph = nullptr;
@@ -133,6 +139,14 @@ TEST_F(CaptureRules, ACaptureDoesNotMeetAnother) {
   EXPECT_EQ(cudaStreamWaitEvent(second_, fork_, 0), cudaErrorStreamCaptureMerge);
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(second_, &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_F(CaptureRules, NoKernelIsLoadedMeanwhile) {
+  begin();
+  EXPECT_EQ(launch(first_, {.kernel = reinterpret_cast<const void*>(&another), .blocks = {1}, .threads = {1}},
+                   [] {}),
+            cudaErrorStreamCaptureUnsupported);
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 

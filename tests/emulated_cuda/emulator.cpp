@@ -1,238 +1,159 @@
-// Threads are fibers that run until a barrier or their end, where the next one begins on the same stack. A
-// context is made by ucontext, once, and switched by the compiler's own setjmp, which calls no library:
-// switches take most of a kernel's time.
+// Launches of kernels: what a GPU would refuse, in which order blocks and their threads run, and, if asked
+// for, whether the result depends on it.
 #include "tests/emulated_cuda/emulator.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <limits>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/emulated_cuda/block_memory.h"
+#include "tests/emulated_cuda/calls.h"
+#include "tests/emulated_cuda/fibers.h"
+#include "tests/emulated_cuda/kernels.h"
+#include "tests/emulated_cuda/memory.h"
 #include "tests/emulated_cuda/stream_work.h"
-
-dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace tessera::emulated_cuda {
 namespace {
 
-constexpr unsigned kWarp = 32;
-constexpr unsigned kMostThreads = 1024;
-constexpr std::size_t kStackBytes = 128 << 10;
-constexpr std::size_t kCopiedBytes = 16;  // of an asynchronous copy
+constexpr unsigned kMostThreads = 1024, kMostBlocksAcross = 0x7fffffff, kMostBlocksDown = 0xffff;
+constexpr unsigned kRegisterUnit = 8;  // a thread's registers are rounded up to it
 
-enum class State { fresh, ready, at_warp, at_block, done };
+unsigned long setting(const char* name, unsigned long without) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? without : std::strtoul(text, nullptr, 10);
+}
 
-using Place = void* [5];  // of __builtin_setjmp
+// As splitmix64.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
 
-struct Stack {
-  char bytes[kStackBytes];
-  Place place;  // where what runs on it was left
-  bool begun = false;
+// An order of `count` blocks: from one that is drawn, by steps that have no divisor in common with `count`.
+class BlockOrder {
+ public:
+  BlockOrder(std::uint64_t count, std::uint64_t drawn) : count_(count), begin_(drawn % count) {
+    step_ = drawn / count % count;
+    while (std::gcd(step_, count_) != 1) step_ = (step_ + 1) % count_;
+  }
+  std::uint64_t at(std::uint64_t i) const {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(i) * step_ + begin_) % count_);
+  }
+
+ private:
+  std::uint64_t count_, begin_, step_;
 };
 
-struct Copy {
-  void* to;
-  const void* from;
-  void run() const { std::memcpy(to, from, kCopiedBytes); }
+struct Run {
+  const Kernel& kernel;
+  dim3 blocks, threads;
+  std::size_t shared_bytes;
+  const std::function<void()>& thread;
 };
 
-struct Fiber {
-  State state = State::fresh;
-  dim3 index;
-  std::unique_ptr<Stack> stack;          // none before it first runs
-  std::array<double, 2> exchanged = {};  // by shuffles, in turn
-  unsigned shuffles = 0;
-  std::deque<std::vector<Copy>> copies = {};  // on their way, by group; the last one is not closed
-};
+unsigned blocks_begun = 0;  // since the process began
+std::uint64_t runs = 0;     // of launches, those for comparison included
 
-std::vector<Fiber> fibers;
-std::size_t threads_of_block = 0;
-std::size_t current = 0;
-bool backwards = false;  // the block's fibers are its threads from the last to the first
-Place scheduler;
-const std::function<void()>* body = nullptr;
-std::vector<float> shared_memory;
-
-// GCC must not look into functions that switch: it would take the way back for one that is never gone, and
-// registers for kept.
-[[noreturn, gnu::noipa]] void jump(Place& place) { __builtin_longjmp(place, 1); }
-
-// Of the fiber that runs: until the scheduler lets it go on.
-[[gnu::noipa]] void pause(State state) {
-  Fiber& self = fibers[current];
-  self.state = state;
-  if (__builtin_setjmp(self.stack->place) == 0) jump(scheduler);
-}
-
-void become(std::size_t index) {
-  current = index;
-  threadIdx = fibers[index].index;
-}
-
-// Runs one thread after the other, of this block and of those to come.
-void enter() {
-  for (;;) {
-    (*body)();
-    const std::size_t next = current + 1;
-    if (next < threads_of_block && fibers[next].state == State::fresh) {  // without a switch, on this stack
-      fibers[current].state = State::done;
-      std::swap(fibers[current].stack, fibers[next].stack);
-      become(next);
-    } else {
-      pause(State::done);
-    }
+void run_once(const Run& run) {
+  static const std::uint64_t seed = setting("EMULATED_CUDA_SEED", 1);
+  const std::uint64_t across = run.blocks.x, count = across * run.blocks.y;
+  const unsigned threads = run.threads.x * run.threads.y;
+  const BlockOrder order(count, mix(seed + mix(++runs)));
+  set_running_kernel(run.kernel.name.c_str());
+  gridDim = run.blocks;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t block = order.at(i);
+    blockIdx = {static_cast<unsigned>(block % across), static_cast<unsigned>(block / across)};
+    const unsigned turn = blocks_begun++;
+    const auto drawn = static_cast<unsigned>(mix(seed + turn / 2));
+    begin_block_memory(run.kernel, run.shared_bytes, threads, turn % 2 == 0);
+    run_block(run.threads, ThreadOrder::of_turn(turn, std::max(threads / kWarp, 1u), drawn), run.thread);
   }
 }
 
-[[gnu::noipa]] void resume(std::size_t index) {
-  become(index);
-  if (__builtin_setjmp(scheduler) != 0) return;
-  Fiber& fiber = fibers[index];
-  if (!fiber.stack) fiber.stack = std::make_unique<Stack>();
-  Stack& stack = *fiber.stack;
-  if (std::exchange(stack.begun, true)) jump(stack.place);
-  ucontext_t context;
-  getcontext(&context);
-  context.uc_stack.ss_sp = stack.bytes;
-  context.uc_stack.ss_size = kStackBytes;
-  context.uc_link = nullptr;
-  makecontext(&context, enter, 0);
-  setcontext(&context);
+using Contents = std::vector<std::pair<std::byte*, std::vector<std::byte>>>;
+
+Contents contents_of_gpu() {
+  Contents contents;
+  for (const auto& [begin, bytes] : memory().reached) contents.push_back({begin, {begin, begin + bytes}});
+  return contents;
 }
 
-// Lets fibers [begin, end) go on if all that have not ended wait at `barrier`.
-bool pass(std::size_t begin, std::size_t end, State barrier) {
-  bool any = false;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (fibers[i].state != barrier && fibers[i].state != State::done) return false;
-    any |= fibers[i].state == barrier;
-  }
-  for (std::size_t i = begin; i < end; ++i)
-    if (fibers[i].state == barrier) fibers[i].state = State::ready;
-  return any;
-}
-
-void run_block(std::size_t threads) {
-  threads_of_block = threads;
-  for (std::size_t i = 0; i < threads; ++i) {
-    fibers[i].state = State::fresh;
-    fibers[i].shuffles = 0;
-    if (fibers[i].copies.size() != 1 || !fibers[i].copies[0].empty()) fibers[i].copies.assign(1, {});
-  }
-  for (;;) {
-    for (std::size_t i = 0; i < threads; ++i)
-      if (fibers[i].state == State::fresh || fibers[i].state == State::ready) resume(i);
-    bool passed = false;
-    for (std::size_t warp = 0; warp < threads; warp += kWarp)
-      passed |= pass(warp, std::min<std::size_t>(threads, warp + kWarp), State::at_warp);
-    passed = passed || pass(0, threads, State::at_block);
-    if (passed) continue;
-    for (std::size_t i = 0; i < threads; ++i)
-      if (fibers[i].state != State::done) {
-        std::fprintf(stderr, "emulated CUDA: thread %zu waits at a barrier that others do not reach\n", i);
-        std::abort();
-      }
-    return;
+// Runs a launch once more, in another order of blocks and threads, and compares all that the GPU's memory
+// holds.
+void run_twice(const Run& run) {
+  const Contents before = contents_of_gpu();
+  run_once(run);
+  const Contents first = contents_of_gpu();
+  for (const auto& [begin, bytes] : before) std::memcpy(begin, bytes.data(), bytes.size());
+  run_once(run);
+  for (const auto& [begin, bytes] : first) {
+    if (std::memcmp(begin, bytes.data(), bytes.size()) == 0) continue;
+    const auto at = std::mismatch(bytes.begin(), bytes.end(), begin).first - bytes.begin();
+    fail("its result depends on the order of blocks and threads, first in byte " + std::to_string(at) +
+         " of an allocation of " + std::to_string(bytes.size()));
   }
 }
 
-// The value of the fiber that `source` names, by lane; all lanes of the warp take part.
-template <class Source>
-double shuffle(double value, const Source& source) {
-  const std::size_t self = current, place = self % kWarp;
-  const auto mirrored = [](std::size_t lane) { return backwards ? kWarp - 1 - lane : lane; };
-  const unsigned turn =
-      fibers[self].shuffles++ % 2;  // two: a lane may be at its next one before others have read
-  fibers[self].exchanged[turn] = value;
-  pause(State::at_warp);
-  return fibers[self - place + mirrored(source(mirrored(place)))].exchanged[turn];
+// Whether this launch is one of those to compare.
+bool is_compared(const void* kernel, const Run& run) {
+  static const unsigned long every = setting("EMULATED_CUDA_COMPARE", 0);
+  static std::map<const void*, unsigned long> launches;
+  if (every == 0 || std::uint64_t{run.blocks.x} * run.blocks.y == 1) return false;
+  return launches[kernel]++ % every == 0;
 }
 
-}  // namespace
-
-float* dynamic_shared() { return shared_memory.data(); }
-
-void copy_async(void* shared, const void* from) {
-  const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  const std::uintptr_t begin = place(shared_memory.data());
-  const std::uintptr_t end = begin + shared_memory.size() * sizeof(float);
-  if ((place(shared) | place(from)) % kCopiedBytes != 0 || place(shared) < begin ||
-      place(shared) + kCopiedBytes > end) {
-    std::fprintf(stderr, "emulated CUDA: an asynchronous copy of 16 bytes that a GPU would refuse\n");
-    std::abort();
-  }
-  const Copy copy = {shared, from};
-  if (backwards)
-    copy.run();
-  else
-    fibers[current].copies.back().push_back(copy);
+unsigned registers_of_block(int of_thread, std::size_t threads) {
+  const unsigned warps = static_cast<unsigned>((threads + kWarp - 1) / kWarp);
+  return (static_cast<unsigned>(of_thread) + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit * kWarp *
+         warps;
 }
 
-void close_copies() { fibers[current].copies.emplace_back(); }
-
-void wait_for_copies(std::size_t open) {
-  auto& copies = fibers[current].copies;
-  while (copies.size() > open + 1) {
-    for (const Copy& copy : copies.front()) copy.run();
-    copies.pop_front();
-  }
-}
-
-namespace {
-
-void run(int gpu, dim3 blocks, dim3 threads, std::size_t shared_bytes, const std::function<void()>& thread) {
-  const std::size_t count = std::size_t{threads.x} * threads.y;
-  const Access access(gpu);
-  body = &thread;
-  blockDim = threads;
-  gridDim = blocks;
-  if (fibers.size() < count) fibers.resize(count);
-  for (unsigned y = 0; y < blocks.y; ++y)
-    for (unsigned x = 0; x < blocks.x; ++x) {
-      blockIdx = {x, y};
-      backwards = count % kWarp == 0 && !backwards;  // in turn: a missing barrier shows in one of them
-      for (unsigned i = 0; i < count; ++i) {
-        const unsigned place = backwards ? static_cast<unsigned>(count) - 1 - i : i;
-        fibers[i].index = {place % threads.x, place / threads.x};
-      }
-      shared_memory.assign(shared_bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
-      run_block(count);
-    }
-}
-
-}  // namespace
-
-cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
-                   std::function<void()> thread) {
+// What a GPU of one of the architectures would say.
+cudaError_t check_launch(const KernelCall& call) {
+  const auto [blocks, threads] = std::pair(call.blocks, call.threads);
   const std::size_t count = std::size_t{threads.x} * threads.y * threads.z;
-  const bool fits = count >= 1 && count <= kMostThreads && blocks.x >= 1 && blocks.x <= 0x7fffffffu &&
-                    blocks.y >= 1 && blocks.y <= 0xffffu && blocks.z == 1 && threads.z == 1;
-  if (!fits) return cudaErrorInvalidValue;
-  const std::shared_ptr<StreamWork> work = work_of(stream);
-  work->give([=, gpu = work->ordinal(), thread = std::move(thread)] {
-    run(gpu, blocks, threads, shared_bytes, thread);
+  if (count < 1 || count > kMostThreads || threads.z != 1) return cudaErrorInvalidConfiguration;
+  if (blocks.x < 1 || blocks.x > kMostBlocksAcross || blocks.y < 1 || blocks.y > kMostBlocksDown ||
+      blocks.z != 1)
+    return cudaErrorInvalidConfiguration;
+  if (const auto& limits = kernel_of(call.kernel).limits) {
+    if (limits->most_threads > 0 && count > static_cast<std::size_t>(limits->most_threads))
+      return cudaErrorInvalidValue;
+    for (const int registers : limits->registers)
+      if (registers_of_block(registers, count) > kRegistersOfBlock) return cudaErrorLaunchOutOfResources;
+  }
+  return allow_shared(call.kernel, call.shared_bytes);
+}
+
+}  // namespace
+
+cudaError_t launch(cudaStream_t stream, const KernelCall& call, std::function<void()> thread) {
+  return call_runtime("cudaLaunchKernel", [&] {
+    if (const cudaError_t refused = check_launch(call); refused != cudaSuccess) return refused;
+    if (!load(call.kernel, stream)) return cudaErrorStreamCaptureUnsupported;
+    const std::shared_ptr<StreamWork> work = work_of(stream);
+    work->give([call, gpu = work->ordinal(), thread = std::move(thread)] {
+      const Access access(gpu);
+      if (fault_of(gpu) != cudaSuccess) return;
+      const Run run = {kernel_of(call.kernel), call.blocks, call.threads, call.shared_bytes, thread};
+      if (is_compared(call.kernel, run))
+        run_twice(run);
+      else
+        run_once(run);
+    });
+    return cudaSuccess;
   });
-  return cudaSuccess;
 }
 
 }  // namespace tessera::emulated_cuda
-
-void __syncthreads() { tessera::emulated_cuda::pause(tessera::emulated_cuda::State::at_block); }
-
-double __shfl_xor_sync(unsigned, double value, int lane_mask) {
-  return tessera::emulated_cuda::shuffle(
-      value, [&](std::size_t lane) { return lane ^ static_cast<std::size_t>(lane_mask); });
-}
-
-float __shfl_xor_sync(unsigned mask, float value, int lane_mask) {
-  return static_cast<float>(__shfl_xor_sync(mask, double{value}, lane_mask));
-}

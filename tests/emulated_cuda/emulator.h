@@ -11,11 +11,18 @@
 
 namespace tessera::emulated_cuda {
 
-// Has the stream call `thread` once for every thread of every block, as kernels see it. cudaErrorInvalidValue
-// for a launch that a GPU would refuse. Ends the process where threads wait at barriers that the others never
-// reach.
-cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads, std::size_t shared_bytes,
-                   std::function<void()> thread);
+struct KernelCall {
+  const void* kernel;
+  dim3 blocks, threads;
+  std::size_t shared_bytes = 0;  // of dynamic_shared()
+};
+// Has the stream call `thread` once for every thread of every block, as kernels see it. The order of blocks,
+// and that of a block's threads, are drawn (EMULATED_CUDA_SEED, a number, draws others). With
+// EMULATED_CUDA_COMPARE=n every n-th launch of a kernel with several blocks runs twice, in two orders, from
+// equal memory, and ends the process where the results differ. As the runtime's call: fails for a launch that
+// a GPU would refuse for its grid, its launch bounds, its registers or its shared memory, and leaves the
+// error to cudaGetLastError. The first launch of a kernel loads it. Ends the process where fibers.h says so.
+cudaError_t launch(cudaStream_t stream, const KernelCall& call, std::function<void()> thread);
 
 // cudaErrorInvalidValue where the kernel has to ask for so much first (cudaFuncSetAttribute), and has not.
 cudaError_t allow_shared(const void* kernel, std::size_t bytes);
@@ -25,7 +32,7 @@ cudaError_t allow_shared(const void* kernel, std::size_t bytes);
 // is captured, which a load spoils.
 bool load(const void* kernel, cudaStream_t stream);
 
-// Of the running block; filled with NaN before each block.
+// Of the running block.
 float* dynamic_shared();
 
 // Of the running thread, as in kernels/cuda/copy_async.cuh. In every second block what is copied arrives at

@@ -1,7 +1,6 @@
-// The emulated GPU's memory, streams and events.
+// The emulated GPU's streams, events and copies.
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -21,81 +20,24 @@
 #include <utility>
 #include <vector>
 
+#include "tests/emulated_cuda/calls.h"
 #include "tests/emulated_cuda/capture.h"
 #include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/memory.h"
 #include "tests/emulated_cuda/nccl_memory.h"
 #include "tests/emulated_cuda/stream_work.h"
 
-namespace tessera::emulated_cuda {
-namespace {
-
-constexpr std::size_t kPage = 4096;
-constexpr int kGpus = 9;  // one more than a sweep of the ordered chain takes
-
-struct Range {
-  std::size_t bytes;
-  int ordinal;  // of the GPU; -1: the host's, pinned
-};
-struct Memory {
-  std::mutex in_use;  // by whoever has access
-  std::mutex mutex;   // guards the next
-  std::map<const std::byte*, Range> ranges;
-
-  void protect(int gpu, int how) {
-    const std::lock_guard lock(mutex);
-    for (const auto& [begin, range] : ranges)
-      if (range.ordinal == gpu) mprotect(const_cast<std::byte*>(begin), range.bytes, how);
-  }
-  void add(void* begin, std::size_t bytes, int ordinal) {
-    const std::lock_guard lock(mutex);
-    ranges[static_cast<std::byte*>(begin)] = {bytes, ordinal};
-  }
-  std::optional<Range> find(void* begin) {
-    const std::lock_guard lock(mutex);
-    const auto found = ranges.find(static_cast<std::byte*>(begin));
-    return found == ranges.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::size_t bytes_of(int ordinal) {
-    const std::lock_guard lock(mutex);
-    std::size_t sum = 0;
-    for (const auto& [begin, range] : ranges)
-      if (range.ordinal == ordinal) sum += range.bytes;
-    return sum;
-  }
-  void remove(void* begin) {
-    const std::lock_guard lock(mutex);
-    ranges.erase(static_cast<std::byte*>(begin));
-  }
-  // Neither a GPU's nor pinned.
-  bool is_pageable(const void* at) {
-    const std::lock_guard lock(mutex);
-    const auto* const byte = static_cast<const std::byte*>(at);
-    const auto behind = ranges.upper_bound(byte);
-    return behind == ranges.begin() || byte >= std::prev(behind)->first + std::prev(behind)->second.bytes;
-  }
-};
-// Never destroyed: threads of streams may go on to the end of the process.
-Memory& memory() {
-  static auto* const one = new Memory;
-  return *one;
-}
-
-}  // namespace
-
-Access::Access(int gpu) : gpu_(gpu) {
-  memory().in_use.lock();
-  memory().protect(gpu_, PROT_READ | PROT_WRITE);
-}
-Access::~Access() {
-  memory().protect(gpu_, PROT_NONE);
-  memory().in_use.unlock();
-}
-
-}  // namespace tessera::emulated_cuda
-
 using tessera::emulated_cuda::Access;
+using tessera::emulated_cuda::begin_call;
+using tessera::emulated_cuda::begin_driver_call;
+using tessera::emulated_cuda::begin_unsafe_call;
+using tessera::emulated_cuda::calling_thread;
+using tessera::emulated_cuda::count_event;
+using tessera::emulated_cuda::count_stream;
+using tessera::emulated_cuda::end_call;
+using tessera::emulated_cuda::fault_of;
 using tessera::emulated_cuda::kGpus;
-using tessera::emulated_cuda::kPage;
+using tessera::emulated_cuda::kUrgent;
 using tessera::emulated_cuda::Mark;
 using tessera::emulated_cuda::memory;
 using tessera::emulated_cuda::StreamWork;
@@ -114,7 +56,15 @@ struct CUevent_st {
   std::mutex mutex;                                     // guards the next
   std::shared_ptr<const Mark> mark;                     // where it was recorded last, if it was
   tessera::emulated_cuda::CapturedPlace captured = {};  // of a capture, if it was that
+  unsigned unseen = 0;  // times in a row that it was said not to be ready, though it was
 
+  // Of an event that was reached: whether a query does not see it yet.
+  bool seems_not_ready() {
+    constexpr unsigned kMostUnseen = 2;
+    const std::lock_guard lock(mutex);
+    unseen = unseen < kMostUnseen && tessera::emulated_cuda::seems_not_ready() ? unseen + 1 : 0;
+    return unseen > 0;
+  }
   std::shared_ptr<const Mark> last() {
     const std::lock_guard lock(mutex);
     return mark;
@@ -189,14 +139,13 @@ Context& context_of(int ordinal) {
 }
 void enter_driver(int ordinal) { const std::lock_guard lock(context_of(ordinal).mutex); }
 
-// Of the kernels that are loaded, a page each.
+}  // namespace
+
 std::size_t code_bytes(int ordinal) {
   Context& context = context_of(ordinal);
   const std::lock_guard lock(context.mutex);
   return kPage * context.has_kernels.size();
 }
-
-}  // namespace
 
 bool load(const void* kernel, cudaStream_t stream) {
   constexpr std::chrono::seconds kForEver{30};
@@ -238,18 +187,12 @@ void wait_for_gpu(int ordinal, const std::string& who) {
 
 namespace {
 
-thread_local int current_gpu = 0;
-// Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
-thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
-constexpr int kUrgent = -5, kMultiprocessors = 2;
-constexpr std::size_t kPlainSharedBytes = 48 * 1024;
-constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
 
 // A call makes a context on the current GPU, whatever it is about.
 bool is_elsewhere(int ordinal) {
-  has_context = true;
-  const bool elsewhere = current_gpu != ordinal;
+  calling_thread().has_context = true;
+  const bool elsewhere = calling_thread().gpu != ordinal;
   calls_elsewhere += elsewhere ? 1 : 0;
   tessera::emulated_cuda::enter_driver(ordinal);
   return elsewhere;
@@ -288,71 +231,26 @@ int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
-cudaError_t cudaMalloc(void** result, std::size_t bytes) {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  bytes = (bytes + kPage - 1) / kPage * kPage;
-  void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
-  memory().add(*result = begin, bytes, current_gpu);
-  return cudaSuccess;
-}
-
-cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
-  const auto range = memory().find(begin);
-  if (!range) return cudaErrorInvalidValue;
-  memory().remove(begin);
-  munmap(begin, range->bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* begin) {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  if (begin == nullptr) return cudaSuccess;
-  tessera::emulated_cuda::note_freed(begin);
-  if (const auto range = memory().find(begin))
-    tessera::emulated_cuda::wait_for_gpu(range->ordinal, "cudaFree");
-  return tessera::emulated_cuda::free_at_once(begin);
-}
-
-// Aligned as it is promised, and no better.
-constexpr std::size_t kHostAlignment = 256;
-
-cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  void* const page = ::operator new(kHostAlignment + bytes, std::align_val_t(4096));
-  *result = static_cast<std::byte*>(page) + kHostAlignment;
-  memory().add(*result, bytes, -1);
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* begin) {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaFreeHost");
-  memory().remove(begin);
-  ::operator delete(static_cast<std::byte*>(begin) - kHostAlignment, std::align_val_t(4096));
-  return cudaSuccess;
-}
-
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  const auto copy = [to, from, bytes, gpu = current_gpu] {
+  if (const cudaError_t refused = begin_unsafe_call("cudaMemcpy")) return refused;
+  const auto copy = [to, from, bytes, gpu = calling_thread().gpu] {
     const Access access(gpu);
     std::memcpy(to, from, bytes);
   };
-  return tessera::emulated_cuda::give_legacy(current_gpu, copy)->wait(), cudaSuccess;
+  return tessera::emulated_cuda::give_legacy(calling_thread().gpu, copy)->wait(),
+         end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
+  if (const cudaError_t refused = begin_call("cudaMemcpyAsync")) return refused;
+  if (is_elsewhere(stream->work->ordinal())) return end_call(cudaErrorInvalidValue);
   return give_copy(*stream->work, to, from, bytes), cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaMemcpy2DAsync")) return refused;
   if (width > to_pitch || width > from_pitch || is_elsewhere(stream->work->ordinal()))
-    return cudaErrorInvalidValue;
+    return end_call(cudaErrorInvalidValue);
   const auto copy = [=, gpu = stream->work->ordinal()] {
     const Access access(gpu);
     for (std::size_t row = 0; row < height; ++row)
@@ -362,7 +260,8 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
   return stream->work->give(copy), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
-  const int gpu = stream == cudaStreamLegacy ? current_gpu : stream->work->ordinal();
+  if (const cudaError_t refused = begin_call("cudaMemsetAsync")) return refused;
+  const int gpu = stream == cudaStreamLegacy ? calling_thread().gpu : stream->work->ordinal();
   const auto set = [begin, value, bytes, gpu] {
     const Access access(gpu);
     std::memset(begin, value, bytes);
@@ -370,83 +269,69 @@ cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStrea
   if (stream == cudaStreamLegacy) return tessera::emulated_cuda::give_legacy(gpu, set), cudaSuccess;
   return stream->work->give(set), cudaSuccess;
 }
-cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *total = std::size_t{1} << 30;
-  *free = *total - memory().bytes_of(current_gpu) - tessera::emulated_cuda::code_bytes(current_gpu);
+cudaError_t cudaInitDevice(int, unsigned, unsigned) {
+  if (const cudaError_t refused = begin_call("cudaInitDevice")) return refused;
   return cudaSuccess;
 }
-
-cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {.name = "emulated",
-                 .totalGlobalMem = std::size_t{1} << 30,
-                 .major = 8,
-                 .minor = 0,
-                 .multiProcessorCount = kMultiprocessors};
-  return cudaSuccess;
+cudaError_t cudaGetDevice(int* ordinal) {
+  if (const cudaError_t refused = begin_call("cudaGetDevice")) return refused;
+  return *ordinal = calling_thread().gpu, cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(ordinal));
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes
-           : attribute == cudaDevAttrMultiProcessorCount        ? kMultiprocessors
-                                                                : 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return *least = 0, *greatest = kUrgent, cudaSuccess;
-}
-cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
-cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuccess; }
 cudaError_t cudaSetDevice(int ordinal) {
-  if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
-  if (!std::exchange(has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
-  return current_gpu = ordinal, cudaSuccess;
+  if (const cudaError_t refused = begin_call("cudaSetDevice")) return refused;
+  if (ordinal < 0 || ordinal >= kGpus) return end_call(cudaErrorInvalidValue);
+  if (!std::exchange(calling_thread().has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
+  return calling_thread().gpu = ordinal, cudaSuccess;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  has_context = true;
+  if (const cudaError_t refused = begin_call("cudaStreamCreateWithPriority")) return refused;
+  calling_thread().has_context = true;
   streams_of_priority += priority == kUrgent ? 1 : 0;
-  *stream = new CUstream_st{.work = StreamWork::start(current_gpu, flags == cudaStreamDefault)};
+  *stream = new CUstream_st{.work = StreamWork::start(calling_thread().gpu, flags == cudaStreamDefault)};
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
   const std::lock_guard lock(all.mutex);
+  count_stream(1);
   return all.of_streams.push_back((*stream)->work), cudaSuccess;
 }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
+  if (const cudaError_t refused = begin_call("cudaStreamGetDevice")) return refused;
   return *ordinal = stream->work->ordinal(), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaStreamDestroy")) return refused;
   is_elsewhere(stream->work->ordinal());
   stream->work->close();
+  count_stream(-1);
   return delete stream, cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (stream != cudaStreamLegacy && spoils_capture(*stream->work)) return cudaErrorStreamCaptureUnsupported;
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  const auto mark = stream == cudaStreamLegacy ? tessera::emulated_cuda::give_legacy(current_gpu, [] {})
-                                               : stream->work->mark();
-  return mark->wait(), cudaSuccess;
+  if (const cudaError_t refused = begin_unsafe_call("cudaStreamSynchronize")) return refused;
+  if (stream != cudaStreamLegacy && spoils_capture(*stream->work))
+    return end_call(cudaErrorStreamCaptureUnsupported);
+  const auto mark = stream == cudaStreamLegacy
+                        ? tessera::emulated_cuda::give_legacy(calling_thread().gpu, [] {})
+                        : stream->work->mark();
+  mark->wait();
+  return end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaDeviceSynchronize() {
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  return tessera::emulated_cuda::wait_for_gpu(current_gpu, "cudaDeviceSynchronize"), cudaSuccess;
+  if (const cudaError_t refused = begin_unsafe_call("cudaDeviceSynchronize")) return refused;
+  tessera::emulated_cuda::wait_for_gpu(calling_thread().gpu, "cudaDeviceSynchronize");
+  return end_call(fault_of(calling_thread().gpu));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t refused = begin_call("cudaStreamWaitEvent")) return refused;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   tessera::emulated_cuda::CapturedPlace place = stream->work->captured();
   if (event->captured.capture) {
-    if (!event->captured.capture->valid) return cudaErrorStreamCaptureInvalidated;
+    if (!event->captured.capture->valid) return end_call(cudaErrorStreamCaptureInvalidated);
     if (place.capture && place.capture != event->captured.capture) {
       place.capture->valid = event->captured.capture->valid = false;
-      return cudaErrorStreamCaptureMerge;
+      return end_call(cudaErrorStreamCaptureMerge);
     }
     if (!place.capture) {
       place.capture = event->captured.capture;
@@ -456,22 +341,27 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return stream->work->join(std::move(place)), cudaSuccess;
   }
   const auto mark = event->last();
-  if (mark && spoils_capture(*stream->work)) return cudaErrorStreamCaptureIsolation;
+  if (mark && spoils_capture(*stream->work)) return end_call(cudaErrorStreamCaptureIsolation);
   if (mark) stream->work->wait_for(mark);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (const cudaError_t refused = begin_call("cudaEventCreateWithFlags")) return refused;
+  count_event(1);
   *event = new CUevent_st;
-  (*event)->ordinal = current_gpu;
+  (*event)->ordinal = calling_thread().gpu;
   return (*event)->timed = flags == cudaEventDefault, cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (const cudaError_t refused = begin_call("cudaEventDestroy")) return refused;
   is_elsewhere(event->ordinal);
+  count_event(-1);
   return delete event, cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t refused = begin_call("cudaEventRecord")) return refused;
   if (is_elsewhere(stream->work->ordinal()) || event->ordinal != stream->work->ordinal())
-    return cudaErrorInvalidValue;
+    return end_call(cudaErrorInvalidValue);
   event->captured = stream->work->captured();
   if (event->captured.capture) return cudaSuccess;
   {
@@ -482,35 +372,37 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->captured.capture) return cudaErrorCapturedEvent;
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
+  if (event->captured.capture) return end_call(cudaErrorCapturedEvent);
+  if (const cudaError_t refused = begin_unsafe_call("cudaEventSynchronize")) return refused;
   if (const auto mark = event->last()) mark->wait();
-  return cudaSuccess;
+  return end_call(fault_of(event->ordinal));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (event->captured.capture) return cudaErrorCapturedEvent;
-  if (const cudaError_t refused = tessera::emulated_cuda::refuse_while_capturing(); refused != cudaSuccess)
-    return refused;
-  if (is_elsewhere(event->ordinal)) return cudaErrorInvalidValue;
+  if (event->captured.capture) return end_call(cudaErrorCapturedEvent);
+  if (const cudaError_t refused = begin_unsafe_call("cudaEventQuery")) return refused;
+  if (is_elsewhere(event->ordinal)) return end_call(cudaErrorInvalidValue);
   const auto mark = event->last();
-  return mark && !mark->reached() ? cudaErrorNotReady : cudaSuccess;
+  if (mark && (!mark->reached() || event->seems_not_ready())) return end_call(cudaErrorNotReady);
+  return end_call(fault_of(event->ordinal));
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  if (const cudaError_t refused = begin_call("cudaEventElapsedTime")) return refused;
   for (const cudaEvent_t event : {start, end}) {
-    if (!event->timed || !event->last()) return cudaErrorInvalidValue;
-    if (const cudaError_t result = cudaEventQuery(event); result != cudaSuccess) return result;
+    if (!event->timed || !event->last()) return end_call(cudaErrorInvalidValue);
+    if (!event->last()->reached()) return end_call(cudaErrorNotReady);
   }
   *ms = std::chrono::duration<float, std::milli>(end->last()->time() - start->last()->time()).count();
   return cudaSuccess;
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-  if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const cudaError_t refused = begin_driver_call("cuStreamWaitValue32"))
+    return static_cast<CUresult>(refused);
+  if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
   if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   ++waits_for_host;
-  stream->work->give([address, value] {
+  stream->work->give_wait([address, value] {
     const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
     while (static_cast<std::int32_t>(word.load() - value) < 0)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -518,7 +410,9 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-  if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const cudaError_t refused = begin_driver_call("cuStreamWriteValue32"))
+    return static_cast<CUresult>(refused);
+  if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
   if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   stream->work->give(
@@ -528,6 +422,7 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
+  if (const cudaError_t refused = begin_call("cudaGetDriverEntryPointByVersion")) return refused;
   const std::map<std::string_view, void*> calls = {
       {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
       {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)}};
@@ -535,44 +430,4 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *function = call == calls.end() ? nullptr : call->second;
   *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
-}
-
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorName(cudaError_t error) {
-  constexpr const char* kNames[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
-                                    "cudaErrorNotReady"};
-  if (error >= cudaErrorStreamCaptureUnsupported) return "cudaErrorStreamCapture";
-  if (error == cudaErrorIllegalState) return "cudaErrorIllegalState";
-  return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized" : kNames[error];
-}
-const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
-
-namespace {
-
-struct SharedBytes {
-  std::mutex mutex;
-  std::map<const void*, std::size_t> of_kernels;  // that asked
-};
-SharedBytes& shared_bytes() {
-  static auto* const one = new SharedBytes;
-  return *one;
-}
-
-}  // namespace
-
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  return *attributes = {kStaticSharedBytes}, cudaSuccess;
-}
-cudaError_t set_dynamic_shared_bytes(const void* kernel, int bytes) {
-  if (bytes > kMostSharedBytes - kStaticSharedBytes) return cudaErrorInvalidValue;
-  const std::lock_guard lock(shared_bytes().mutex);
-  shared_bytes().of_kernels[kernel] = static_cast<std::size_t>(bytes);
-  return cudaSuccess;
-}
-cudaError_t tessera::emulated_cuda::allow_shared(const void* kernel, std::size_t bytes) {
-  if (bytes <= kPlainSharedBytes) return cudaSuccess;
-  const std::lock_guard lock(shared_bytes().mutex);
-  const auto asked = shared_bytes().of_kernels.find(kernel);
-  return asked != shared_bytes().of_kernels.end() && bytes <= asked->second ? cudaSuccess
-                                                                            : cudaErrorInvalidValue;
 }

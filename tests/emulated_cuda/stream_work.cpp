@@ -25,8 +25,11 @@ microseconds draw_pause() {
 
 }  // namespace
 
-std::shared_ptr<StreamWork> StreamWork::start(int ordinal, bool ordered_with_legacy) {
-  const std::shared_ptr<StreamWork> work(new StreamWork(ordinal, ordered_with_legacy, draw_pause()));
+std::shared_ptr<StreamWork> StreamWork::start(int ordinal, bool ordered_with_legacy,
+                                              std::shared_ptr<HardwareQueue> queue) {
+  if (!queue) queue = HardwareQueue::join(ordinal);
+  const std::shared_ptr<StreamWork> work(
+      new StreamWork(ordinal, ordered_with_legacy, draw_pause(), std::move(queue)));
   std::thread([work] { work->run(); }).detach();
   return work;
 }
@@ -47,6 +50,8 @@ void StreamWork::give(std::function<void()> operation) {
   });
 }
 
+void StreamWork::give_wait(std::function<void()> operation) { enqueue(std::move(operation), true); }
+
 std::shared_ptr<Mark> StreamWork::mark() {
   auto mark = std::make_shared<Mark>();
   if (!enqueue([mark] { mark->reach(); })) mark->reach();
@@ -54,10 +59,12 @@ std::shared_ptr<Mark> StreamWork::mark() {
 }
 
 void StreamWork::wait_for(std::shared_ptr<const Mark> mark) {
-  enqueue([this, mark = std::move(mark)] {
-    mark->wait();
-    starts_ = true;
-  });
+  enqueue(
+      [this, mark = std::move(mark)] {
+        mark->wait();
+        starts_ = true;
+      },
+      true);
 }
 
 void StreamWork::hold() {
@@ -81,17 +88,17 @@ void StreamWork::close() {
   given_.notify_one();
 }
 
-bool StreamWork::enqueue(std::function<void()> task) {
+bool StreamWork::enqueue(std::function<void()> task, bool stays) {
   const std::lock_guard lock(mutex_);
   if (ended_) return false;
-  tasks_.push_back(std::move(task));
+  tasks_.push_back({std::move(task), queue_->take_place(), stays});
   given_.notify_one();
   return true;
 }
 
 void StreamWork::run() {
   for (;;) {
-    std::function<void()>* task = nullptr;
+    const Task* task = nullptr;
     {
       std::unique_lock lock(mutex_);
       if (tasks_.empty()) starts_ = true;
@@ -102,7 +109,10 @@ void StreamWork::run() {
       }
       task = &tasks_.front();  // stays where it is when others are given
     }
-    (*task)();
+    queue_->wait_for_turn(task->place);
+    if (!task->stays) queue_->leave(task->place);
+    task->run();
+    if (task->stays) queue_->leave(task->place);
     const std::lock_guard lock(mutex_);
     tasks_.pop_front();
   }

@@ -1,16 +1,19 @@
 // What an emulated stream has to do, in order, by a thread of its own. Streams wait for each other through
-// marks alone, and are of different speed, so that a wait that is missing shows in what is computed.
+// marks and the hardware's queues alone, and are of different speed, so that a wait that is missing shows in
+// what is computed.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 
 #include "tests/emulated_cuda/capture.h"
+#include "tests/emulated_cuda/hardware_queue.h"
 
 namespace tessera::emulated_cuda {
 
@@ -36,11 +39,16 @@ class StreamWork {
  public:
   // Of streams in turn: at once, or with a pause whenever it starts to work, be it that it had nothing to do
   // or waited for another. EMULATED_CUDA_PACE, a number, draws other speeds; 0: none pauses.
-  static std::shared_ptr<StreamWork> start(int ordinal, bool ordered_with_legacy);
+  // `queue`: one of its own, which is none of the GPU's.
+  static std::shared_ptr<StreamWork> start(int ordinal, bool ordered_with_legacy,
+                                           std::shared_ptr<HardwareQueue> queue = nullptr);
 
   int ordinal() const { return ordinal_; }
   bool ordered_with_legacy() const { return ordered_with_legacy_; }
   void give(std::function<void()> operation);
+  // As give(), of what waits for others than streams: it stays at the head of the hardware's queue until it
+  // is done.
+  void give_wait(std::function<void()> operation);
   std::shared_ptr<Mark> mark();
   void wait_for(std::shared_ptr<const Mark> mark);
   // What is given from now on is not done before release().
@@ -55,18 +63,29 @@ class StreamWork {
   void close();
 
  private:
-  StreamWork(int ordinal, bool ordered_with_legacy, std::chrono::microseconds pause)
-      : ordinal_(ordinal), ordered_with_legacy_(ordered_with_legacy), pause_(pause) {}
-  bool enqueue(std::function<void()> task);  // whether it will be done: not if the thread has ended
+  StreamWork(int ordinal, bool ordered_with_legacy, std::chrono::microseconds pause,
+             std::shared_ptr<HardwareQueue> queue)
+      : ordinal_(ordinal),
+        ordered_with_legacy_(ordered_with_legacy),
+        pause_(pause),
+        queue_(std::move(queue)) {}
+  struct Task {
+    std::function<void()> run;
+    std::uint64_t place;  // in queue_
+    bool stays;           // there until it is done
+  };
+  // Whether it will be done: not if the thread has ended.
+  bool enqueue(std::function<void()> task, bool stays = false);
   void run();
 
   const int ordinal_;
   const bool ordered_with_legacy_;
   const std::chrono::microseconds pause_;
+  const std::shared_ptr<HardwareQueue> queue_;
   std::atomic<bool> held_{false};
   mutable std::mutex mutex_;  // guards the next
   std::condition_variable given_;
-  std::deque<std::function<void()>> tasks_;  // the first is being done
+  std::deque<Task> tasks_;  // the first is being done
   bool closed_ = false, ended_ = false;
   bool starts_ = true;  // of its thread
   CapturedPlace captured_;

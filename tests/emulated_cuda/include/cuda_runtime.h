@@ -1,10 +1,10 @@
 // The part of CUDA's runtime and language that src/device/cuda_*.cpp, src/comm/nccl_*.cpp and kernels/cuda
 // use, on the CPU: a few GPUs whose memory the host cannot touch but through copies, whose streams do what
 // they are given each by a thread of its own, some later than others, and whose blocks run one after the
-// other, a fiber a thread, in every second one from the last thread to the first. It shows what a kernel
-// computes, whether its barriers are where they must be, whether its vectors lie where a GPU takes them and,
-// by what is computed, whether streams wait for each other; of speed, of races between blocks and of the real
-// hardware it shows nothing. Kernels and copies take turns.
+// other in an order that is drawn, a fiber a thread. It shows what a kernel computes, whether its barriers
+// are where they must be, whether its vectors lie where a GPU takes them, whether its launches are within
+// what GPUs have and, by what is computed, whether streams wait for each other. Of speed, of what blocks do
+// to each other within a kernel and of the real hardware it shows nothing. Kernels and copies take turns.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,8 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
+// Memory that others may write, so that no compiler takes it for the zeros of a static.
+#define __shared__ static __attribute__((used))
 #define __launch_bounds__(...)
 
 struct dim3 {
@@ -23,10 +24,13 @@ struct dim3 {
 };
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-void __syncthreads();
 inline void __threadfence_system() {}
-float __shfl_xor_sync(unsigned mask, float value, int lane_mask);
-double __shfl_xor_sync(unsigned mask, double value, int lane_mask);
+// With the place of the call: threads that meet must be at the same one.
+void __syncthreads(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE());
+float __shfl_xor_sync(unsigned mask, float value, int lane_mask, const char* file = __builtin_FILE(),
+                      unsigned line = __builtin_LINE());
+double __shfl_xor_sync(unsigned mask, double value, int lane_mask, const char* file = __builtin_FILE(),
+                       unsigned line = __builtin_LINE());
 inline float __expf(float x) { return std::exp(x); }
 inline unsigned long long atomicAdd(unsigned long long* place, unsigned long long value) {
   const unsigned long long before = *place;
@@ -41,13 +45,18 @@ inline long long atomicMax(long long* place, long long value) {
 using std::fma;
 using std::isfinite;
 
-enum cudaError_t {
-  cudaSuccess,
-  cudaErrorInvalidValue,
-  cudaErrorMemoryAllocation,
-  cudaErrorNotReady,
+enum cudaError_t {  // with CUDA's numbers
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
   cudaErrorDeviceUninitialized = 201,
   cudaErrorIllegalState = 401,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchOutOfResources = 701,
+  cudaErrorAssert = 710,
+  cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated,
   cudaErrorStreamCaptureMerge,
@@ -151,7 +160,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
-// The most shared memory of a block is that of an A100; each kernel is said to have some of it already.
+// As kernels.h knows them.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t set_dynamic_shared_bytes(const void* kernel, int bytes);
 template <class Kernel>

@@ -13,13 +13,13 @@ template <class... Parameters, class... Arguments>
 void start(const ComputeContext& context, const char* op, const Launch& launch, void (*kernel)(Parameters...),
            const Arguments&... arguments) {
   const std::tuple<Parameters...> copied(arguments...);
-  device::check_cuda(emulated_cuda::allow_shared(reinterpret_cast<const void*>(kernel), launch.shared_bytes),
-                     op);
-  if (!emulated_cuda::load(reinterpret_cast<const void*>(kernel), stream_of(context)))
-    device::check_cuda(cudaErrorStreamCaptureUnsupported, op);
-  device::check_cuda(emulated_cuda::launch(stream_of(context), launch.blocks, launch.threads,
-                                           launch.shared_bytes, [=] { std::apply(kernel, copied); }),
-                     op);
+  emulated_cuda::launch(stream_of(context),
+                        {.kernel = reinterpret_cast<const void*>(kernel),
+                         .blocks = launch.blocks,
+                         .threads = launch.threads,
+                         .shared_bytes = launch.shared_bytes},
+                        [=] { std::apply(kernel, copied); });
+  device::check_cuda(cudaGetLastError(), op);
 }
 
 inline float* dynamic_shared() { return emulated_cuda::dynamic_shared(); }
