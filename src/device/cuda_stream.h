@@ -43,6 +43,7 @@ class CudaStream final : public Stream {
   void synchronize(Event event) override { wait_until(event.ticket); }
   bool done(Event event) const noexcept override { return reached(event.ticket); }
   void* native() const noexcept override { return stream_.get(); }
+  int ordinal() const noexcept { return settings_.ordinal; }
 
  private:
   static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();

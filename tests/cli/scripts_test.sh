@@ -41,7 +41,7 @@ refused() {
 
 for path in "$checkout"/scripts/*.sh; do
   script=${path##*/}
-  [ "$script" != common.sh ] || continue
+  case $script in common.sh | gpu_table.sh) continue ;; esac  # others source them
   for help in --help -h; do
     run 0 "$script" $help
     nothing_done "$script" $help
@@ -53,6 +53,9 @@ for path in "$checkout"/scripts/*.sh; do
 done
 
 refused cudnn_frontend.sh "'x' is one argument too many" x
+refused cuda_toolkit.sh "two arguments are needed, a version and a folder; there are 1" 12.4
+refused cuda_toolkit.sh "'11.8' is no version; there are 12.4 and 13.0" 11.8 folder
+refused cuda_toolkit.sh "'$folder' exists" 12.4 "$folder"
 refused demo.sh "'b' is one argument too many" a b
 refused fuzz.sh "SECONDS is 'abc'; a whole number from 1 is needed" abc
 refused fuzz.sh "SECONDS is '0'" 0

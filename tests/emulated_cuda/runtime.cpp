@@ -234,6 +234,7 @@ thread_local int current_gpu = 0;
 // Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
 thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
+std::atomic<int> served_version{CUDART_VERSION};
 constexpr int kUrgent = -5, kMultiprocessors = 2;
 constexpr std::size_t kPlainSharedBytes = 48 * 1024;
 constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
@@ -268,6 +269,7 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
 
 }  // namespace
 
+void tessera::emulated_cuda::install_driver(int version) { served_version = version; }
 int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
 int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
@@ -351,8 +353,11 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = served_version.load(), cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (served_version.load() < CUDART_VERSION / 1000 * 1000) return cudaErrorInsufficientDriver;
+  return *count = kGpus, cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {.name = "emulated",
                  .totalGlobalMem = std::size_t{1} << 30,
@@ -392,9 +397,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   tessera::emulated_cuda::AllWork& all = tessera::emulated_cuda::all_work();
   const std::lock_guard lock(all.mutex);
   return all.of_streams.push_back((*stream)->work), cudaSuccess;
-}
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
-  return *ordinal = stream->work->ordinal(), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   is_elsewhere(stream->work->ordinal());
