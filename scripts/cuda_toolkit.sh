@@ -16,6 +16,7 @@ case $version in
                 nvidia-nccl-cu12==2.28.9 nvidia-cudnn-cu12==9.19.0.56) ;;
   13.0) wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
                 nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-nvtx==13.0.85
+                nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvdisasm==13.2.51  # their first; they read what 13.0 makes
                 nvidia-nccl-cu13==2.28.9 nvidia-cudnn-cu13==9.19.0.56) ;;
   *) refuse "'$version' is no version; there are 12.4 and 13.0" ;;
 esac

@@ -70,6 +70,9 @@ refused header_cost.sh "PAIRS is 'x'; a whole number from 1 is needed" x
 refused header_cost.sh "'b' is one argument too many" 1 b
 refused install_packages.sh "'--no' is no package" --no
 refused kernel_report.sh "'x' is no architecture" x
+refused kernel_sass.sh "an architecture and object files are needed; there are 1 arguments" 90
+refused kernel_sass.sh "'x' is no architecture" x y
+refused kernel_sass.sh "there is no file 'none'" 90 none
 refused package.sh "unknown argument '--no'" --no
 refused package.sh "'b' is one argument too many" --check b
 refused sanitize.sh "there is no preset 'foo' of sanitizers; there are asan and tsan" foo
