@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Registers, shared memory and spills of every CUDA kernel: scripts/kernel_report.sh [ARCHITECTURE...]
-# (where none is named those of 80 90 100 that nvcc knows). Needs nvcc, on the PATH or named by CUDACXX, and no GPU. Fails where a
-# memory-bound kernel spills: all are but attention's.
+# (those of 80 90 100 that nvcc knows where none is named). Needs nvcc, on the PATH or named by CUDACXX, and no
+# GPU. Fails where a memory-bound kernel spills: all are but attention's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 architectures=("$@")

@@ -10,7 +10,7 @@ namespace tessera::device {
 static_assert(CUDART_VERSION >= 12040, "CUDA 12.4 or later is needed");
 
 // The driver's call of this name, as it is since CUDA 12.0. cudaGetDriverEntryPointByVersion came with 12.5;
-// 13 no longer has the other.
+// in 13 the other is deprecated.
 inline cudaError_t find_driver_call(const char* name, void** function,
                                     cudaDriverEntryPointQueryResult* found) {
 #if CUDART_VERSION >= 12050
