@@ -9,7 +9,7 @@
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure, PyTorch's apart
-#   --only PARTS       some of tests,training,benchmarks,llama,sanitizers,ranks,large,offload, of which only what they need
+#   --only PARTS       some of tests,ranks,sanitizers,training,benchmarks,llama,large,offload, of which only what they need
 #                      is built. They run in this order, what tells most first, and one that fails keeps none from running.
 # Where there is time for more calls, these keep build/gpu between them:
 #   scripts/gpu_check.sh --only tests,benchmarks --json build/gpu-check-1.json
@@ -22,7 +22,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build=build/gpu libraries='' json=build/gpu-check.json seconds=540
-all_parts=tests,training,benchmarks,llama,sanitizers,ranks,large,offload only=$all_parts
+all_parts=tests,ranks,sanitizers,training,benchmarks,llama,large,offload only=$all_parts
 while [ $# -gt 0 ]; do
   case $1 in
     --libraries | --json | --seconds | --only)
@@ -237,31 +237,38 @@ part_offload() {
   add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
 }
 
-# compute-sanitizer on the path, or in the toolkit that was built with.
-part_sanitizers() {
-  local nvcc toolkit sanitizer='' found program once
+# compute-sanitizer on the path, or in the toolkit that was built with. Both of its tools run beside the tests and the ranks,
+# of which no time is asked: nothing that is measured runs meanwhile.
+begin_sanitizers() {
+  local nvcc found program once
   nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)
   toolkit=$(realpath "$(dirname "${nvcc:-/usr/local/cuda/bin/nvcc}")/..")
   for found in "$(command -v compute-sanitizer || true)" "$toolkit"/{bin,compute-sanitizer}/compute-sanitizer; do
     if [ -x "$found" ]; then sanitizer=$found; break; fi
   done
   program=$(program_of kernels_cuda_test)
-  if [ -z "$sanitizer" ]; then
-    row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
-  elif [ -n "$program" ]; then
-    # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. One op in
-    # three at either place, once: instrumented, all of them take minutes, and that they repeat themselves was seen above.
-    once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
-    local -x TESSERA_SAMPLE=3
-    check 'kernels under memcheck' 200 sanitizer_words \
-      "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
-    check 'kernels under racecheck' 200 sanitizer_words \
-      "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once" || true
-  fi
+  if [ -z "$sanitizer" ] || [ -z "$program" ]; then return; fi
+  # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. One op in
+  # three at either place, once: instrumented, all of them take minutes, and that they repeat themselves is seen beside.
+  once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
+  local -x TESSERA_SAMPLE=3
+  begin 'kernels under memcheck' 200 \
+    "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once"
+  begin 'kernels under racecheck' 200 "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once"
+}
+toolkit='' sanitizer=''
+part_sanitizers() {
+  local tool
+  if [ -z "$sanitizer" ]; then row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"; fi
+  for tool in memcheck racecheck; do
+    if [ -n "${since[kernels under $tool]:-}" ]; then collect "kernels under $tool" sanitizer_words || true; fi
+  done
 }
 
 # In the order of all parts. What fails in one is a row, or ends the part alone.
+chosen() { [[ ,$only, = *,"$1",* ]]; }
+if chosen sanitizers; then begin_sanitizers || true; fi
 for part in ${all_parts//,/ }; do
-  if [[ ,$only, = *,"$part",* ]]; then "part_$part" || row "part $part" failed 0 "it ended early"; fi
+  if chosen "$part"; then "part_$part" || row "part $part" failed 0 "it ended early"; fi
 done
 finish

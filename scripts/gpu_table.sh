@@ -22,24 +22,42 @@ row() {
   write_json unfinished
 }
 log_of() { echo "$build/logs/${1//[^a-z0-9_]/_}.log"; }
-# check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log. It
-# did not take place where the note, which is made of the log and the exit status, begins with "skipped: ".
-check() {
-  local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
-  log=$(log_of "$name")
+# begin NAME LIMIT COMMAND...: starts it, to run within LIMIT and the time that is left; its output goes to a log.
+# collect NAME NOTE_COMMAND: waits for it, and makes its row. It did not take place where the note, which is made of the log
+# and the exit status, begins with "skipped: ".
+declare -A running=() since=()
+begin() {
+  local name=$1 limit=$2 log time_left
+  shift 2
+  log=$(log_of "$name") time_left=$(left)
   : >"$log"
-  shift 3
-  local time_left; time_left=$(left)
-  if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
+  since[$name]=$SECONDS running[$name]=''
+  [ "$time_left" -gt 0 ] || return 0
   # A process that a GPU holds up may be deaf to the first signal.
-  timeout --kill-after=5 $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
-  local words; words=$($note "$log" $status)
-  case $words in 'skipped: '*) row "$name" skipped $((SECONDS - begin)) "${words#skipped: }"; return 0 ;; esac
-  if [ $status -eq 0 ]; then row "$name" passed $((SECONDS - begin)) "$words"; return 0; fi
+  timeout --kill-after=5 $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 &
+  running[$name]=$!
+}
+collect() {
+  local name=$1 note=$2 status=0 log words took
+  log=$(log_of "$name")
+  if [ -z "${running[$name]}" ]; then row "$name" failed 0 "no time was left"; return 1; fi
+  wait "${running[$name]}" || status=$?
+  unset "running[$name]"
+  took=$((SECONDS - ${since[$name]}))
+  words=$($note "$log" $status)
+  case $words in 'skipped: '*) row "$name" skipped $took "${words#skipped: }"; return 0 ;; esac
+  if [ $status -eq 0 ]; then row "$name" passed $took "$words"; return 0; fi
   case $status in 124 | 137) words="over its time; $words" ;; esac
   failed_logs+=("$log")
-  row "$name" failed $((SECONDS - begin)) "$words (see $log)"
+  row "$name" failed $took "$words (see $log)"
   return 1
+}
+# check NAME LIMIT NOTE_COMMAND COMMAND...: both.
+check() {
+  local name=$1 limit=$2 note=$3
+  shift 3
+  begin "$name" "$limit" "$@"
+  collect "$name" "$note"
 }
 # beside NAME LIMIT COMMAND...: another trainer, whose want of time or memory is no failure.
 beside() {
@@ -114,6 +132,8 @@ show_failure() {
 }
 finish() {
   trap - EXIT
+  local pid
+  for pid in "${running[@]}"; do [ -z "$pid" ] || kill "$pid" || true; done
   local log result=passed more=''
   [ $failed -eq 0 ] || result=failed
   [ $below -eq 0 ] || more=", $below below expectation"

@@ -39,7 +39,7 @@ END
 make_tool toolkit/bin/nvcc <<<'echo "Cuda compilation tools, release ${CUDA:-13.0}, V13.0.88"'
 ln -s ../toolkit/bin/nvcc tools/nvcc
 make_tool tools/ctest <<<'printf "  Test #%d: %s\n" 1 kernels_cuda_test 2 comm_nccl_test'
-make_tool tools/compute-sanitizer <<<'echo "${SANITIZER-========= ERROR SUMMARY: 0 errors}"; exit ${SANITIZER+1}'
+make_tool tools/compute-sanitizer <<<'touch build/sanitizer; echo "${SANITIZER-========= ERROR SUMMARY: 0 errors}"; exit ${SANITIZER+1}'
 # Configures, or builds what of the programs is not named in $BROKEN.
 make_tool tools/cmake <<'END'
 printf '%s\n' "$@" >>build/cmake.txt
@@ -164,6 +164,9 @@ run 1 KERNELS=hm 'KERNELS_DO=kill -SEGV $$'
 row kernels_cuda_test failed 'exit 139 without a failed test; 0 passed, 0 failed, 0 skipped .*'
 run 1 $'KERNELS=a.cpp:1: Skipped\nno\n[  SKIPPED ] A.B (0 ms)\n[  PASSED  ] 0 tests.' 'KERNELS_DO=kill -SEGV $$'
 row kernels_cuda_test failed 'exit 139 without a failed test; 0 passed, 0 failed, 1 skipped .*'
+run 0 'KERNELS_DO=for i in {1..99}; do [ ! -e build/sanitizer ] || exit 0; sleep 0.1; done; exit 1' -- --only tests,sanitizers
+row kernels_cuda_test passed '.*'  # beside the sanitizer
+row 'kernels under racecheck' passed 'ERROR SUMMARY: 0 errors'
 run 0 SANITIZER='========= Error: Device not supported. Please refer to the documentation'
 row 'kernels under memcheck' skipped 'compute-sanitizer does not support this device'
 rm tools/compute-sanitizer
@@ -184,7 +187,7 @@ row 'training, gpt2-124m' passed '.*'
 lacks build/gpu-check.json kernels_cuda_test
 lacks build/cmake.txt kernels_cuda_test
 run 2 -- --only tests,test
-holds out.txt "--only has 'test'; there are tests, training, "
+holds out.txt "--only has 'test'; there are tests, ranks, "
 run 2 -- --only ''
 holds out.txt '--only names nothing'
 
