@@ -1,7 +1,7 @@
 // The kernels of a GPU, each in turn with its limit, in times between device events. Of what is bound by
 // memory the limit is a copy within the device that moves as many bytes as the kernel must read and write at
-// the least; of attention it is a matrix product of as many operations. The counter `required` is the ratio
-// to the limit that is asked of a kernel; scripts/gpu_check.sh compares.
+// the least; of attention it is a matrix product of as many operations. The counter `expected` is the ratio
+// to the limit that a kernel should reach; no GPU has shown that it does. scripts/gpu_check.sh compares.
 //   bench_cuda_kernels [--small] [Google Benchmark's own arguments]
 //   --small   tensors of a few kilobytes, that show only that every call is legal
 #include <fmt/format.h>
@@ -24,11 +24,11 @@ using kernels::ComputeContext;
 constexpr int kRounds = 25, kSmallRounds = 2;
 
 // A kernel that must move `bytes`, beside the copy that does: half of them read, half of them written.
-Measurement beside_copy(const Gpu& gpu, Tensors& tensors, double required, std::int64_t bytes,
+Measurement beside_copy(const Gpu& gpu, Tensors& tensors, double expected, std::int64_t bytes,
                         std::function<double()> kernel) {
   const std::int64_t copied = bytes / 2;
   void *const from = tensors.take_filled(copied / 4, DType::fp32), *const to = tensors.take(copied);
-  return {.required = required,
+  return {.expected = expected,
           .work = static_cast<double>(bytes) * 1e-9,
           .limit =
               [&gpu, from, to, copied] {
@@ -52,7 +52,7 @@ Measurement adamw(const Gpu& gpu, Tensors& tensors, DType type, std::int64_t num
                      });
 }
 
-// The gradient's norm, of a unit's gradients at a time: only read. No ratio is asked for.
+// The gradient's norm, of a unit's gradients at a time: only read. No ratio is expected.
 Measurement sum_of_squares(const Gpu& gpu, Tensors& tensors, std::int64_t numel) {
   const void* const input = tensors.take_filled(numel, DType::bf16);
   auto* const result = static_cast<SquareSum*>(tensors.take(sizeof(SquareSum)));
@@ -64,7 +64,7 @@ Measurement sum_of_squares(const Gpu& gpu, Tensors& tensors, std::int64_t numel)
                      });
 }
 
-// The sum of eight ranks' gradients: each is read, the accumulator is only written. No ratio is asked for,
+// The sum of eight ranks' gradients: each is read, the accumulator is only written. No ratio is expected,
 // nor of what follows up to the norms.
 Measurement ordered_chain(const Gpu& gpu, Tensors& tensors, std::int64_t numel) {
   std::vector<const void*> contributions;
@@ -127,8 +127,8 @@ Measurement embedding_forward(const Gpu& gpu, Tensors& tensors, const kernels::E
 // and the output, backward reads the sum and both gradients and writes one.
 constexpr std::int64_t kNormTensors = 4;
 
-// Of wider rows no ratio is asked for: they are read again for each pass.
-double norm_required(std::int64_t channels) { return channels <= 4096 ? 0.85 : 0.0; }
+// Of wider rows no ratio is expected: they are read again for each pass.
+double norm_expected(std::int64_t channels) { return channels <= 4096 ? 0.85 : 0.0; }
 
 template <class Shape>
 std::int64_t norm_bytes(const Shape& shape, std::int64_t statistics) {
@@ -155,7 +155,7 @@ Measurement norm_forward(const Gpu& gpu, Tensors& tensors, const Shape& shape) {
     else
       kernels::rms_norm_forward(context, shape, arguments);
   };
-  return beside_copy(gpu, tensors, norm_required(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
+  return beside_copy(gpu, tensors, norm_expected(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
                      [&gpu, call] { return gpu.seconds_of(call); });
 }
 
@@ -184,7 +184,7 @@ Measurement norm_backward(const Gpu& gpu, Tensors& tensors, const Shape& shape) 
     else
       kernels::rms_norm_backward(context, shape, arguments);
   };
-  return beside_copy(gpu, tensors, norm_required(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
+  return beside_copy(gpu, tensors, norm_expected(shape.channels), norm_bytes(shape, kLayer ? 2 : 1),
                      [&gpu, call] { return gpu.seconds_of(call); });
 }
 
@@ -216,7 +216,7 @@ Measurement beside_product(const Gpu& gpu, Tensors& tensors, double operations,
           .kernel = [&gpu, call = std::move(kernel)] { return gpu.seconds_of(call); }};
 }
 
-// A linear layer forward, beside the product that a GPU is fastest at. No ratio is asked for.
+// A linear layer forward, beside the product that a GPU is fastest at. No ratio is expected.
 Measurement linear(const Gpu& gpu, Tensors& tensors, const kernels::MatmulShape& layer, std::int64_t square) {
   const kernels::MatmulShape product{.m = square,
                                      .n = square,
@@ -240,7 +240,7 @@ std::vector<kernels::MatmulShape> products_of(const kernels::CrossEntropyShape& 
   return products;
 }
 
-// One of them, beside the same where the vocabulary is a multiple of 64. No ratio is asked for.
+// One of them, beside the same where the vocabulary is a multiple of 64. No ratio is expected.
 Measurement head_product(const Gpu& gpu, Tensors& tensors, kernels::CrossEntropyShape head,
                          std::size_t which) {
   const kernels::MatmulShape product = products_of(head, true)[which];

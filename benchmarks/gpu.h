@@ -111,7 +111,7 @@ class Tensors {
 
 // What is measured: seconds of the limit and of the kernel, for the same work.
 struct Measurement {
-  double required = 0;  // of the limit's speed; 0: nothing is
+  double expected = 0;  // of the limit's speed; 0: nothing is
   double work = 0;      // 1e9 bytes or 1e12 operations
   const char* unit = "GB/s";
   std::function<double()> limit, kernel;
@@ -132,7 +132,7 @@ inline void run(benchmark::State& state, const std::function<Measurement(const G
     state.SetIterationTime(seconds);
   }
   pairs.report(state, measurement.work, measurement.unit);
-  if (measurement.required > 0) state.counters["required"] = measurement.required;
+  if (measurement.expected > 0) state.counters["expected"] = measurement.expected;
 } catch (const Error& error) {
   state.SkipWithError(error.what());
 }

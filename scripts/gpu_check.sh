@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# Builds what runs on a GPU, runs every test of it, collectives and training by two processes that share it, kernels
-# under compute-sanitizer, kernels beside their limits (benchmarks/cuda_kernels.cpp), steps of gpt2-124m, and where python3
-# has torch its fused AdamW and its steps; prints one table. Needs the CUDA toolkit, NCCL and cuDNN beside it, CMake,
-# ninja, a compiler, no network. What the toolkit lacks is looked for among python3's packages, as NVIDIA's pip wheels
-# lay it out (nvidia/cu13, nvidia/nccl, nvidia/cudnn).
+# What a GPU shows, in one call and one table: every test, steps of gpt2-124m, gpt2-1558m and a Llama of 7B with their
+# share of the GPU's peak and their memory beside the plan, kernels beside their limits (benchmarks/cuda_kernels.cpp),
+# kernels under compute-sanitizer, collectives and training by two processes that share the GPU; and where python3 has torch,
+# its steps of the same models, eager and compiled, and its fused AdamW. Needs the CUDA toolkit, NCCL and cuDNN beside it,
+# CMake, ninja, a compiler, no network. What the toolkit lacks is looked for among python3's packages, as NVIDIA's pip wheels
+# lay it out (nvidia/cu13, or nvidia/cublas and the like of CUDA 12; nvidia/nccl, nvidia/cudnn).
 #   scripts/gpu_check.sh [--libraries FILE] [--json FILE] [--seconds N] [--only PARTS] [-- CMAKE_ARGUMENT...]
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
-#   --seconds N        ends within so many (540 by default); what did not get its turn is a failure
-#   --only PARTS       some of tests,ranks,benchmarks,training,sanitizers, of which only what they need is built
-# Where a call may not take long enough for all parts, three that keep build/gpu between them, what tells most first:
+#   --seconds N        ends within so many (540 by default); what did not get its turn is a failure, PyTorch's apart
+#   --only PARTS       some of tests,ranks,sanitizers,training,benchmarks,llama,large,offload, of which only what they need
+#                      is built. They run in this order, what tells most first, and one that fails keeps none from running.
+# Where there is time for more calls, these keep build/gpu between them:
 #   scripts/gpu_check.sh --only tests,benchmarks --json build/gpu-check-1.json
-#   scripts/gpu_check.sh --only training --json build/gpu-check-2.json
-#   scripts/gpu_check.sh --only sanitizers,ranks --json build/gpu-check-3.json
+#   scripts/gpu_check.sh --only training,llama,large --json build/gpu-check-2.json
+#   scripts/gpu_check.sh --only sanitizers,ranks,offload --json build/gpu-check-3.json
 # Packs the logs beside the table, in FILE without .json and with -logs.tgz.
-# Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed.
+# Exits 0 where nothing failed, 1 where something did, or where there is no GPU that CUDA can use. Shows what failed. A speed
+# below what is expected is no failure, since nobody has measured one yet; the last line counts them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-build=build/gpu libraries='' json=build/gpu-check.json seconds=540 all_parts=tests,ranks,benchmarks,training,sanitizers
-only=$all_parts
+build=build/gpu libraries='' json=build/gpu-check.json seconds=540
+all_parts=tests,ranks,sanitizers,training,benchmarks,llama,large,offload only=$all_parts
 while [ $# -gt 0 ]; do
   case $1 in
     --libraries | --json | --seconds | --only)
@@ -45,108 +48,7 @@ mkdir -p "$build/logs" "$(dirname "$json")"
 started=$SECONDS
 left() { echo $((seconds - (SECONDS - started))); }
 
-# One row a check: name, result, seconds, note, and where there is one a ratio and the least that is asked of it. The
-# result is passed or failed, measured where nothing is asked, skipped where something else is missing.
-rows=() failed=0 skipped=0 failed_logs=() gpu=''
-row() {
-  local note=${4//|//}  # fields are parted by it
-  rows+=("$1|$2|$3|$note|${5:-}|${6:-}")
-  case $2 in failed) failed=1 ;; skipped) skipped=$((skipped + 1)) ;; esac
-  printf '%-34s %-8s %5s s  %-16s %s\n' "$1" "$2" "$3" "${5:+$5${6:+ of $6}}" "$note"
-  write_json unfinished
-}
-log_of() { echo "$build/logs/${1//[^a-z0-9_]/_}.log"; }
-# check NAME LIMIT NOTE_COMMAND COMMAND...: runs it within LIMIT and the time that is left; its output goes to a log. It
-# did not take place where the note, which is made of the log and the exit status, begins with "skipped: ".
-check() {
-  local name=$1 limit=$2 note=$3 begin=$SECONDS status=0 log
-  log=$(log_of "$name")
-  : >"$log"
-  shift 3
-  local time_left; time_left=$(left)
-  if [ "$time_left" -le 0 ]; then row "$name" failed 0 "no time was left"; return 1; fi
-  # A process that a GPU holds up may be deaf to the first signal.
-  timeout --kill-after=5 $((limit < time_left ? limit : time_left)) "$@" >"$log" 2>&1 || status=$?
-  local words; words=$($note "$log" $status)
-  case $words in 'skipped: '*) row "$name" skipped $((SECONDS - begin)) "${words#skipped: }"; return 0 ;; esac
-  if [ $status -eq 0 ]; then row "$name" passed $((SECONDS - begin)) "$words"; return 0; fi
-  case $status in 124 | 137) words="over its time; $words" ;; esac
-  failed_logs+=("$log")
-  row "$name" failed $((SECONDS - begin)) "$words (see $log)"
-  return 1
-}
-# Rows that a command prints as name|result|ratio|required|note.
-add_rows() {
-  local name result ratio required note
-  while IFS='|' read -r name result ratio required note; do
-    row "$name" "$result" 0 "$note" "$ratio" "$required"
-  done < <("$@")
-}
-nothing() { :; }
-# Not a file's name, such as error.h. CMake says where, and in the lines behind what.
-first_error() {
-  grep -m 1 -E 'error:|[Ee]rror [0-9C]|CMake Error at|CMake Error:|^FAILED|undefined reference' -A 6 "$1" | awk '
-    NR == 1 { words = $0; if (!/^CMake Error at/) exit; next }
-    /^Call Stack/ { exit }
-    NF == 0 { if (told) exit; next }
-    { $1 = $1; words = words " " $0; told = 1 }
-    END { print words }' | cut -c1-300 || true
-}
-last_line() { tail -n 1 "$1" | cut -c1-100; }
-# Tests that all skip are none that took place; what dies behind them did.
-test_counts() {
-  local passed skipped bad words
-  passed=$(grep -c '^\[       OK \]' "$1" || true) skipped=$(grep -c '^\[  SKIPPED \].*(' "$1" || true)
-  bad=$(grep -c '^\[  FAILED  \].*(' "$1" || true)
-  words="$passed passed, $bad failed, $skipped skipped"
-  if [ "$2" -ne 0 ]; then
-    [ "$bad" -gt 0 ] || words="exit $2 without a failed test; $words"
-  elif [ "$passed" -eq 0 ] && grep -q '^\[  PASSED  \] 0 tests' "$1"; then
-    words="skipped: $words: $(grep -m 1 -A 1 ': Skipped$' "$1" | tail -n 1)"
-  fi
-  echo "$words"
-}
-sanitizer_words() {
-  if grep -q 'Device not supported' "$1"; then
-    echo 'skipped: compute-sanitizer does not support this device'
-  else
-    grep -m 1 -E '(ERROR|RACECHECK) SUMMARY' "$1" | sed 's/^=* *//' || true
-  fi
-}
-
-# write_json RESULT: the table so far. ASCII, since a note may be cut within a letter.
-write_json() {
-  local LC_ALL=C separator='' line name result took note ratio required
-  {
-    printf '{"gpu": "%s", "result": "%s", "seconds": %d, "checks": [' "$gpu" "$1" $((SECONDS - started))
-    for line in "${rows[@]}"; do
-      IFS='|' read -r name result took note ratio required <<<"$line"
-      note=${note//[^[:print:]]/?}
-      note=${note//\\/\\\\}
-      printf '%s\n  {"name": "%s", "result": "%s", "seconds": %s, "ratio": %s, "required": %s, "note": "%s"}' \
-        "$separator" "$name" "$result" "$took" "${ratio:-null}" "${required:-null}" "${note//\"/\\\"}"
-      separator=,
-    done
-    printf '\n]}\n'
-  } >"$json"
-}
-# What GoogleTest found, which lies before its list of names, or the end.
-show_failure() {
-  echo "--- $1"
-  if grep -q ': Failure$' "$1"; then grep -m 4 -A 8 ': Failure$' "$1"; else tail -n 20 "$1"; fi | cut -c1-300
-}
-finish() {
-  trap - EXIT
-  local log result=passed more=''
-  [ $failed -eq 0 ] || result=failed
-  [ $skipped -eq 0 ] || more=", $skipped skipped"
-  for log in "${failed_logs[@]}"; do show_failure "$log"; done
-  write_json $result
-  tar --create --gzip --file "${json%.json}-logs.tgz" --directory "$build" logs || true
-  echo "$result in $((SECONDS - started)) s on ${gpu:-no GPU}$more; written to $json"
-  exit $failed
-}
-trap 'row gpu_check failed 0 "it ended early"; finish' EXIT
+source scripts/gpu_table.sh
 
 # Warnings are no errors here: the compiler is whichever the machine has.
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DTESSERA_WITH_CUDA=ON -DTESSERA_WITH_MPI=OFF -DTESSERA_EXAMPLES=OFF)
@@ -191,7 +93,11 @@ if [ -n "$nvcc" ]; then
   version=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' || true)
 fi
 for wheel in "${wheels[@]}"; do
-  for folder in "$wheel"/cu${version:-1[3-9]}; do  # CUDA 13 is the least
+  case $version in
+    12) folders=("$wheel"/{cuda_runtime,cublas,nvtx}) ;;  # since 13 all that has a version lies in one folder
+    *) folders=("$wheel"/cu${version:-1[3-9]}) ;;
+  esac
+  for folder in "${folders[@]}"; do
     if [ -d "$folder" ]; then prefixes+=("$folder"); behind+=("$folder/lib"); fi
   done
 done
@@ -286,56 +192,83 @@ part_benchmarks() {
   add_rows awk -f scripts/benchmark_rows.awk "$results"
   : >"$peer_results"
   if torch_sees_gpu; then
-    check "PyTorch's AdamW" 60 nothing env LD_LIBRARY_PATH="$library_path" python3 benchmarks/peers/torch_adamw.py \
+    beside "PyTorch's AdamW" 60 env LD_LIBRARY_PATH="$library_path" python3 benchmarks/peers/torch_adamw.py \
       --device cuda --numel $((1 << 26)) --json "$peer_results" || true
+    [ -s "$peer_results" ] || return 0
     add_rows awk -f scripts/adamw_beside.awk "$results" "$peer_results"
   else
     row "AdamW beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
   fi
 }
 
-tokens_per_second() { sed -n 's/.*"tokens_per_second": \([0-9]*\).*/\1/p' "$1" | head -n 1; }
+# Steps of a model, and the same by PyTorch, eager and compiled.
+# model PRESET LIMIT PEER ARGUMENTS COMPILED: within LIMIT seconds each; PEER is a script of benchmarks/peers, COMPILED its
+# way to compile.
+gpt2_batch='--dtype bf16 --sequences 8 --length 1024 --steps 20'
+model() {
+  local preset=$1 limit=$2 peer=$3 arguments=$4 name mode theirs log rate='' utilisation='' bytes='' layers='' what=''
+  name="training, $preset"
+  check "$name" "$limit" last_words tests/cli/gpu_train.sh "$tool" "$preset" || true
+  log=$(log_of "$name")
+  add_rows sed -n 's/^row: //p' "$log"
+  eval "$(sed -n 's/^figures: \(.*\)$/\1/p' "$log" | tail -n 1)"
+  if [ -z "$rate" ]; then row "$preset beside PyTorch" skipped 0 "there is no figure of Tessera's"; return; fi
+  if ! torch_sees_gpu; then
+    row "$preset beside PyTorch" skipped 0 "python3 has no torch that sees a GPU (see $build/logs/torch.log)"
+    return
+  fi
+  for mode in eager "$5"; do
+    theirs=$build/logs/torch_${preset}_$mode.json
+    rm -f "$theirs"
+    beside "PyTorch's $preset, $mode" "$limit" env LD_LIBRARY_PATH="$library_path" python3 "benchmarks/peers/$peer" \
+      --device cuda --preset "$preset" --mode "$mode" $arguments ${layers:+--layers "$layers"} --json "$theirs" || true
+    [ -f "$theirs" ] || continue
+    add_rows awk -v what="$what" -v mode="$mode" -v rate="$rate" -v utilisation="$utilisation" -v bytes="$bytes" \
+      -f scripts/step_beside.awk "$theirs"
+  done
+}
+part_training() { model gpt2-124m 90 torch_gpt2_step.py "$gpt2_batch" compile; }
+part_llama() { model llama-7b 120 torch_llama_step.py '' compile-blocks; }
+part_large() { model gpt2-1558m 90 torch_gpt2_step.py "$gpt2_batch" compile-blocks; }
 
-# Steps of gpt2-124m, and the same by PyTorch, not compiled.
-part_training() {
-  local trained=false ours theirs='' peer_results=$build/logs/torch_gpt2_step.json
-  check 'training, gpt2-124m' 120 last_line tests/cli/gpu_train.sh "$tool" && trained=true
-  add_rows sed -n 's/^row: //p' "$(log_of 'training, gpt2-124m')"
+# Activations and states on the host.
+part_offload() {
   check 'training, offload' 210 last_line tests/cli/gpu_offload.sh "$tool" || true
   add_rows sed -n 's/^row: //p' "$(log_of 'training, offload')"
-  if $trained && torch_sees_gpu; then
-    ours=$(sed -n '$s/^\([0-9][0-9]*\) tokens.*/\1/p' "$(log_of 'training, gpt2-124m')")
-    rm -f "$peer_results"
-    check "PyTorch's training" 60 nothing env LD_LIBRARY_PATH="$library_path" python3 benchmarks/peers/torch_gpt2_step.py \
-      --device cuda --dtype bf16 --sequences 8 --length 1024 --steps 20 --json "$peer_results" && theirs=$(tokens_per_second "$peer_results") || true
-    if [ -n "$ours" ] && [ "${theirs:-0}" -gt 0 ]; then
-      row 'training beside PyTorch' measured 0 "$ours and $theirs tokens/s" "$(awk "BEGIN {printf \"%.3f\", $ours / $theirs}")"
-    fi
-  fi
 }
 
-# compute-sanitizer on the path, or in the toolkit that was built with.
-part_sanitizers() {
-  local nvcc toolkit sanitizer='' found program once
+# compute-sanitizer on the path, or in the toolkit that was built with. Both of its tools run beside the tests and the ranks,
+# of which no time is asked: nothing that is measured runs meanwhile.
+begin_sanitizers() {
+  local nvcc found program once
   nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[^=]*=//p' "$build/CMakeCache.txt" | head -n 1)
   toolkit=$(realpath "$(dirname "${nvcc:-/usr/local/cuda/bin/nvcc}")/..")
   for found in "$(command -v compute-sanitizer || true)" "$toolkit"/{bin,compute-sanitizer}/compute-sanitizer; do
     if [ -x "$found" ]; then sanitizer=$found; break; fi
   done
   program=$(program_of kernels_cuda_test)
-  if [ -z "$sanitizer" ]; then
-    row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"
-  elif [ -n "$program" ]; then
-    # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. One op in
-    # three at either place, once: instrumented, all of them take minutes, and that they repeat themselves was seen above.
-    once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
-    local -x TESSERA_SAMPLE=3
-    check 'kernels under memcheck' 200 sanitizer_words \
-      "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once" || true
-    check 'kernels under racecheck' 200 sanitizer_words \
-      "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once" || true
-  fi
+  if [ -z "$sanitizer" ] || [ -z "$program" ]; then return; fi
+  # Calls of CUDA that fail inside the libraries are theirs to handle, and so are hazards in their kernels. One op in
+  # three at either place, once: instrumented, all of them take minutes, and that they repeat themselves is seen beside.
+  once='--gtest_filter=*AgreeWithTheCpu*:CudaErrors.*'
+  local -x TESSERA_SAMPLE=3
+  begin 'kernels under memcheck' 200 \
+    "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 1 "$program" "$once"
+  begin 'kernels under racecheck' 200 "$sanitizer" --tool racecheck --kernel-name kns=tessera --error-exitcode 1 "$program" "$once"
+}
+toolkit='' sanitizer=''
+part_sanitizers() {
+  local tool
+  if [ -z "$sanitizer" ]; then row compute-sanitizer skipped 0 "it is not on the path, nor in $toolkit"; fi
+  for tool in memcheck racecheck; do
+    if [ -n "${since[kernels under $tool]:-}" ]; then collect "kernels under $tool" sanitizer_words || true; fi
+  done
 }
 
-for part in "${parts[@]}"; do "part_$part"; done
+# In the order of all parts. What fails in one is a row, or ends the part alone.
+chosen() { [[ ,$only, = *,"$1",* ]]; }
+if chosen sanitizers; then begin_sanitizers || true; fi
+for part in ${all_parts//,/ }; do
+  if chosen "$part"; then "part_$part" || row "part $part" failed 0 "it ended early"; fi
+done
 finish

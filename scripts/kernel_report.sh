@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Registers, shared memory and spills of every CUDA kernel: scripts/kernel_report.sh [ARCHITECTURE...]
-# (80 90 100 where none is named). Needs nvcc, on the PATH or named by CUDACXX, and no GPU. Fails where a
-# memory-bound kernel spills: all are but attention's.
+# (those of 80 90 100 that nvcc knows where none is named). Needs nvcc, on the PATH or named by CUDACXX, and no
+# GPU. Fails where a memory-bound kernel spills: all are but attention's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-architectures=("${@:-}")
-if [ -z "${architectures[0]}" ]; then architectures=(80 90 100); fi
+architectures=("$@")
 for architecture in "${architectures[@]}"; do
   [[ $architecture =~ ^[0-9]+[af]?$ ]] ||
     refuse "'$architecture' is no architecture; name a compute capability without its dot, such as 90"
 done
 nvcc=${CUDACXX:-nvcc}
 command -v "$nvcc" >/dev/null || { echo "kernel_report: needs nvcc, on the PATH or named by CUDACXX; there is no '$nvcc'" >&2; exit 1; }
+if [ ${#architectures[@]} -eq 0 ]; then
+  mapfile -t architectures < <("$nvcc" --list-gpu-code | sed -nE 's/^sm_(80|90|100)$/\1/p')
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

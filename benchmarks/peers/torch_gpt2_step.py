@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Times PyTorch's training step of GPT-2: the same work as `tessera train` with model.preset gpt2-124m.
+"""Times PyTorch's training step of GPT-2: the same work as `tessera train` with model.preset gpt2-124m, or
+another of GPT-2's.
 
     python3 benchmarks/peers/torch_gpt2_step.py --dtype bf16 --mode compile --sequences 1 --length 256
     python3 benchmarks/peers/torch_gpt2_step.py --processes 2 --threads 1 --sequences 2 --length 64
     python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 --sequences 8 --length 1024
+    python3 benchmarks/peers/torch_gpt2_step.py --device cuda --dtype bf16 --preset gpt2-1558m --mode compile-blocks
 
-Equal work: 12 layers, 12 heads, 768 channels, vocabulary 50257, head tied to the embedding, tanh GELU, no dropout,
+Equal work: the preset's dimensions, vocabulary 50257, head tied to the embedding, tanh GELU, no dropout,
 cross-entropy over all tokens, nothing recomputed, gradients clipped at norm 1, AdamW (0.9, 0.95, 1e-8, decay 0.1 of
 matrices and embeddings). bf16 is autocast: fp32 weights, matmuls and attention in bf16, where Tessera has bf16
-weights and activations, and fp32 masters. Several processes are DistributedDataParallel over gloo, --sequences each.
+weights and activations, and fp32 masters. compile-blocks compiles a block once for all, which takes less time than the
+whole of a deep model. Several processes are DistributedDataParallel over gloo, --sequences each.
 On a GPU a step is over when the device is done with it.
 
 What makes it fast on the CPU is an allocator that keeps memory, against page faults in every step (Debian's
@@ -38,16 +41,23 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(0)
 
-VOCABULARY, CONTEXT, LAYERS, HEADS, CHANNELS = 50257, 1024, 12, 12, 768
+VOCABULARY, CONTEXT = 50257, 1024
+PRESETS = {  # layers, heads, channels
+    "gpt2-tiny": (2, 2, 16),  # to try the script itself
+    "gpt2-124m": (12, 12, 768),
+    "gpt2-355m": (24, 16, 1024),
+    "gpt2-774m": (36, 20, 1280),
+    "gpt2-1558m": (48, 25, 1600),
+}
 
 
 class Block(nn.Module):
-    def __init__(self, attention):
+    def __init__(self, heads, channels, attention):
         super().__init__()
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(CHANNELS), nn.LayerNorm(CHANNELS)
-        self.qkv, self.projection = nn.Linear(CHANNELS, 3 * CHANNELS), nn.Linear(CHANNELS, CHANNELS)
-        self.up, self.down = nn.Linear(CHANNELS, 4 * CHANNELS), nn.Linear(4 * CHANNELS, CHANNELS)
+        self.heads, self.attention = heads, attention
+        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.qkv, self.projection = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.up, self.down = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
 
     def attend(self, q, k, v):
         if self.attention == "sdpa":
@@ -58,19 +68,19 @@ class Block(nn.Module):
         return scores.masked_fill(mask, -math.inf).softmax(-1).to(v.dtype) @ v
 
     def forward(self, x):
-        sequences, length, _ = x.shape
-        heads = self.qkv(self.norm1(x)).view(sequences, length, 3, HEADS, CHANNELS // HEADS)
+        sequences, length, channels = x.shape
+        heads = self.qkv(self.norm1(x)).view(sequences, length, 3, self.heads, channels // self.heads)
         mixed = self.attend(*(part.transpose(1, 2) for part in heads.unbind(2)))
         x = x + self.projection(mixed.transpose(1, 2).reshape(x.shape))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
 class Gpt2(nn.Module):
-    def __init__(self, attention):
+    def __init__(self, layers, heads, channels, attention):
         super().__init__()
-        self.token, self.position = nn.Embedding(VOCABULARY, CHANNELS), nn.Embedding(CONTEXT, CHANNELS)
-        self.blocks = nn.Sequential(*(Block(attention) for _ in range(LAYERS)))
-        self.norm = nn.LayerNorm(CHANNELS)
+        self.token, self.position = nn.Embedding(VOCABULARY, channels), nn.Embedding(CONTEXT, channels)
+        self.blocks = nn.Sequential(*(Block(heads, channels, attention) for _ in range(layers)))
+        self.norm = nn.LayerNorm(channels)
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -92,11 +102,15 @@ def time_steps(options, rank):
     """Seconds of each timed step on this rank, and the loss of the last."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    module = model = Gpt2(options.attention).to(options.device)
+    with torch.device(options.device):
+        module = model = Gpt2(*PRESETS[options.preset], options.attention)
     if options.processes > 1:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
     if options.mode == "compile":
         model = torch.compile(model)
+    elif options.mode == "compile-blocks":
+        for block in module.blocks:
+            block.compile()
     optimizer = make_optimizer(module, options.optimizer)
     torch.manual_seed(2 + rank)
     settle = torch.cuda.synchronize if options.device == "cuda" else lambda: None
@@ -148,7 +162,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--mode", choices=("eager", "compile"), default="eager")
+    parser.add_argument("--preset", choices=PRESETS, default="gpt2-124m")
+    parser.add_argument("--mode", choices=("eager", "compile", "compile-blocks"), default="eager")
     parser.add_argument("--attention", choices=("sdpa", "explicit"), default="sdpa")
     parser.add_argument("--optimizer", choices=("fused", "foreach"), default="fused")
     parser.add_argument("--sequences", type=int, default=1, help="of each process")
@@ -164,18 +179,23 @@ def main():
     if options.device == "cuda" and not torch.cuda.is_available():
         print("skipped: torch sees no GPU")
         sys.exit(0)
-    seconds, loss = measure(options)
+    try:
+        seconds, loss = measure(options)
+    except torch.cuda.OutOfMemoryError as error:
+        print(f"skipped: PyTorch has no room: {str(error).splitlines()[0]}")
+        sys.exit(0)
     tokens = options.processes * options.sequences * options.length
     median = statistics.median(seconds)
     result = vars(options) | {"torch": torch.__version__, "allocator": allocator(), "tokens": tokens, "loss": loss,
                               "seconds": seconds, "tokens_per_second": tokens / median,
                               "best_tokens_per_second": tokens / min(seconds)}
     if options.device == "cuda":
+        result["device_bytes"] = torch.cuda.max_memory_reserved()
         print(torch.cuda.get_device_name())
-    print("torch           allocator  processes  threads  batch    dtype  mode     attention  optimizer  "
+    print("torch           allocator  processes  threads  batch    dtype  mode            attention  optimizer  "
           "s/step  tokens/s    best")
     print(f"{torch.__version__:14}  {result['allocator']:9}  {options.processes:9}  {options.threads:7}  "
-          f"{options.sequences}x{options.length:<5}  {options.dtype:5}  {options.mode:7}  {options.attention:9}  "
+          f"{options.sequences}x{options.length:<5}  {options.dtype:5}  {options.mode:14}  {options.attention:9}  "
           f"{options.optimizer:9}  {median:6.3f}  {result['tokens_per_second']:8.1f}  "
           f"{result['best_tokens_per_second']:6.1f}")
     if options.json:

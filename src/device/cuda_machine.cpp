@@ -3,14 +3,13 @@
 #include <array>
 
 #include "src/device/cuda_check.h"
+#include "src/device/nvidia_driver.h"
 #include "tessera/machine.h"
 
 namespace tessera {
 namespace {
 
 using device::check_cuda;
-
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 int attribute(cudaDeviceAttr what, int ordinal) {
   int value = 0;
@@ -46,12 +45,13 @@ CudaMachine read_cuda_machine() {
                       .gpus = {}};
   device::ask_for_connections();
   int driver = 0;  // stays 0 where none is installed
-  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) machine.driver = version_text(driver);
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+    machine.driver = device::cuda_version_text(driver);
   int count = 0;  // stays unwritten where the call fails
   if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess) {
     cudaGetLastError();
-    machine.unusable = driver == 0
-                           ? "no NVIDIA driver is installed"
+    machine.unusable = driver == 0 || result == cudaErrorInsufficientDriver
+                           ? device::too_old_driver(CUDART_VERSION, driver, device::read_driver_release())
                            : fmt::format("{} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
     return machine;
   }

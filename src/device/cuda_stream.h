@@ -43,6 +43,7 @@ class CudaStream final : public Stream {
   void synchronize(Event event) override { wait_until(event.ticket); }
   bool done(Event event) const noexcept override { return reached(event.ticket); }
   void* native() const noexcept override { return stream_.get(); }
+  int ordinal() const noexcept { return settings_.ordinal; }
 
   // From here to end_capture() events are points of what is captured. The host does not wait for them, and
   // other streams that are captured with this one may.

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "src/device/cuda_version.h"
 #include "tessera/error.h"
 
 namespace tessera::device {
@@ -18,8 +19,7 @@ template <class Call>
 Call find_call(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  check_cuda(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
-             "cudaGetDriverEntryPointByVersion");
+  check_cuda(find_driver_call(name, &function, &found), name);
   if (found != cudaDriverEntryPointSuccess || function == nullptr)
     throw EnvironmentError(fmt::format("the NVIDIA driver has no {}; a later one has", name));
   return reinterpret_cast<Call>(function);

@@ -8,7 +8,8 @@ namespace tessera {
 namespace {
 [[noreturn]] void refuse() {
   throw UnsupportedError(
-      "a GPU as device: this build has no CUDA; install CUDA 13 and configure with -DTESSERA_WITH_CUDA=ON");
+      "a GPU as device: this build has no CUDA; install CUDA 12.4 or later and configure with "
+      "-DTESSERA_WITH_CUDA=ON");
 }
 }  // namespace
 

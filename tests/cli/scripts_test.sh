@@ -41,7 +41,7 @@ refused() {
 
 for path in "$checkout"/scripts/*.sh; do
   script=${path##*/}
-  [ "$script" != common.sh ] || continue
+  case $script in common.sh | gpu_table.sh) continue ;; esac  # others source them
   for help in --help -h; do
     run 0 "$script" $help
     nothing_done "$script" $help
@@ -53,6 +53,9 @@ for path in "$checkout"/scripts/*.sh; do
 done
 
 refused cudnn_frontend.sh "'x' is one argument too many" x
+refused cuda_toolkit.sh "two arguments are needed, a version and a folder; there are 1" 12.4
+refused cuda_toolkit.sh "'11.8' is no version; there are 12.4 and 13.0" 11.8 folder
+refused cuda_toolkit.sh "'$folder' exists" 12.4 "$folder"
 refused demo.sh "'b' is one argument too many" a b
 refused fuzz.sh "SECONDS is 'abc'; a whole number from 1 is needed" abc
 refused fuzz.sh "SECONDS is '0'" 0
@@ -67,6 +70,9 @@ refused header_cost.sh "PAIRS is 'x'; a whole number from 1 is needed" x
 refused header_cost.sh "'b' is one argument too many" 1 b
 refused install_packages.sh "'--no' is no package" --no
 refused kernel_report.sh "'x' is no architecture" x
+refused kernel_sass.sh "an architecture and object files are needed; there are 1 arguments" 90
+refused kernel_sass.sh "'x' is no architecture" x y
+refused kernel_sass.sh "there is no file 'none'" 90 none
 refused package.sh "unknown argument '--no'" --no
 refused package.sh "'b' is one argument too many" --check b
 refused sanitize.sh "there is no preset 'foo' of sanitizers; there are asan and tsan" foo

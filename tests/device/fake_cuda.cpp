@@ -139,8 +139,9 @@ CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr word, cuuint32_t value
 
 }  // namespace
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* found) {
+// Which of the two is called depends on CUDA's version (src/device/cuda_version.h).
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult* found) {
   if (std::string_view(name) == "cuStreamWaitValue32")
     *function = reinterpret_cast<void*>(&wait_value);
   else if (std::string_view(name) == "cuStreamWriteValue32")
@@ -148,6 +149,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   else
     return cudaErrorInvalidValue;
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* found) {
+  return cudaGetDriverEntryPoint(name, function, flags, found);
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return *memory = std::malloc(bytes), cudaSuccess;

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -16,6 +17,8 @@ namespace {
 
 constexpr int kMultiprocessors = 2;
 
+std::atomic<int> served_version{CUDART_VERSION};
+
 struct SharedBytes {
   std::mutex mutex;
   std::map<const void*, std::size_t> of_kernels;  // that asked
@@ -27,11 +30,16 @@ SharedBytes& shared_bytes() {
 
 }  // namespace
 
+void tessera::emulated_cuda::install_driver(int version) { served_version = version; }
+
 cudaError_t cudaDriverGetVersion(int* version) {
-  return call_runtime("cudaDriverGetVersion", [&] { return *version = 13000, cudaSuccess; });
+  return call_runtime("cudaDriverGetVersion", [&] { return *version = served_version.load(), cudaSuccess; });
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  return call_runtime("cudaGetDeviceCount", [&] { return *count = kGpus, cudaSuccess; });
+  return call_runtime("cudaGetDeviceCount", [&] {
+    if (served_version.load() < CUDART_VERSION / 1000 * 1000) return cudaErrorInsufficientDriver;
+    return *count = kGpus, cudaSuccess;
+  });
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return call_runtime("cudaGetDeviceProperties", [&] {

@@ -76,6 +76,8 @@ void lose_network(int rank);
 
 // Of ncclGetVersion, and of what the library is refused for.
 void set_nccl_version(int version);
+// From now on the driver serves CUDA up to this version (13000 is 13.0); 0: none is installed.
+void install_driver(int version);
 // Of CUDA's calls, since the process began: those about what is another GPU's than the calling thread's
 // current one, where they would make a context.
 int calls_on_another_gpu();

@@ -297,10 +297,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   count_stream(1);
   return all.of_streams.push_back((*stream)->work), cudaSuccess;
 }
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
-  if (const cudaError_t refused = begin_call("cudaStreamGetDevice")) return refused;
-  return *ordinal = stream->work->ordinal(), cudaSuccess;
-}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (const cudaError_t refused = begin_call("cudaStreamDestroy")) return refused;
   is_elsewhere(stream->work->ordinal());

@@ -12,6 +12,7 @@
 #include "src/comm/puller.h"
 #include "src/device/activity.h"
 #include "src/device/cuda_check.h"
+#include "src/device/cuda_stream.h"
 #include "src/device/wait.h"
 #include "tessera/shape.h"
 
@@ -64,13 +65,11 @@ std::shared_ptr<Backend> NcclBackend::subgroup(const std::vector<int>& ranks, co
 }
 
 void NcclBackend::bind(Stream& stream, const MostReduced& most) {
-  auto* const native = static_cast<cudaStream_t>(stream.native());
-  if (native == nullptr) return;
+  const auto* const gpu = dynamic_cast<const device::CudaStream*>(&stream);
+  if (gpu == nullptr) return;
   if (channel_)
     throw UsageError(
         fmt::format("bind of '{}' to stream '{}': it is bound already; duplicate it", name(), stream.name()));
-  int ordinal = 0;
-  check_cuda(cudaStreamGetDevice(native, &ordinal), "cudaStreamGetDevice");
   received_before_ = host_->bytes_received();
   compare_members(most);
   contributions_.reserve(global_ranks_.size());
@@ -80,8 +79,8 @@ void NcclBackend::bind(Stream& stream, const MostReduced& most) {
   const std::int64_t allowed = world_->options().staging_bytes / world() / kAlignment * kAlignment;
   channel_ = std::make_unique<NcclChannel>(
       *world_, host_,
-      NcclChannel::Options{.stream = native,
-                           .ordinal = ordinal,
+      NcclChannel::Options{.stream = static_cast<cudaStream_t>(gpu->native()),
+                           .ordinal = gpu->ordinal(),
                            .members = global_ranks_,
                            .staging_bytes = std::max(
                                world() * std::max(std::min(wanted, allowed), kLeastSlot), most.native_bytes),

@@ -5,7 +5,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kWhy =
-    "this build has no NCCL; install CUDA 13 with NCCL and configure with -DTESSERA_WITH_NCCL=ON";
+    "this build has no NCCL; install CUDA 12.4 or later with NCCL and configure with -DTESSERA_WITH_NCCL=ON";
 
 }  // namespace
 

@@ -45,11 +45,14 @@ inline long long atomicMax(long long* place, long long value) {
 using std::fma;
 using std::isfinite;
 
+#define CUDART_VERSION 13000
+
 enum cudaError_t {  // with CUDA's numbers
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorDeviceUninitialized = 201,
   cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
@@ -146,7 +149,6 @@ cudaError_t cudaGetDevice(int* ordinal);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaDeviceSynchronize();
