@@ -42,7 +42,8 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
     : options_(options),
       settings_(settings),
       ring_(options.capacity),
-      word_(settings.words->make(settings.ordinal)) {
+      word_(settings.words->make(settings.ordinal)),
+      work_(CudaWork::of(settings.ordinal)) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
   int least = 0, greatest = 0;
@@ -54,6 +55,7 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
              "cudaStreamCreateWithPriority");
   stream_.reset(stream);
   for (int i = 0; i < options_.capacity; ++i) events_.push_back(make_cuda_event(cudaEventDisableTiming));
+  work_->add(stream, settings_.deadline);
 }
 
 CudaStream::~CudaStream() {
@@ -62,6 +64,7 @@ CudaStream::~CudaStream() {
   } catch (...) {  // the flag holds it, or it is late
   }
   ignore_cuda(cudaSetDevice(settings_.ordinal));
+  work_->remove(stream_.get());
 }
 
 template <class Operation>

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/device/cuda_handles.h"
+#include "src/device/cuda_work.h"
 #include "src/device/host_words.h"
 #include "src/device/ticket_ring.h"
 #include "tessera/device.h"
@@ -62,6 +63,7 @@ class CudaStream final : public Stream {
   // The last ticket that is done, modulo 2^32. It is written from ticket told_from_ on.
   const std::shared_ptr<std::atomic<std::uint32_t>> word_;
   std::atomic<std::uint64_t> told_from_{kNever};
+  const std::shared_ptr<CudaWork> work_;
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};

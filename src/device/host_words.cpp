@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "src/device/cuda_work.h"
 #include "tessera/error.h"
 
 namespace tessera::device {
@@ -37,9 +38,9 @@ std::shared_ptr<Word> HostWords::make(int ordinal) {
     make_current(ordinal);
     void* memory = nullptr;
     check_cuda(cudaHostAlloc(&memory, kWords * sizeof(Line), cudaHostAllocDefault), "cudaHostAlloc");
-    lines_ = {new (memory) Line[kWords], [ordinal](Line* lines) {
+    lines_ = {new (memory) Line[kWords], [ordinal, work = CudaWork::of(ordinal)](Line* lines) {
                 ignore_cuda(cudaSetDevice(ordinal));
-                ignore_cuda(cudaFreeHost(lines));
+                if (work->wait()) ignore_cuda(cudaFreeHost(lines));  // else the GPU may still write there
               }};
     made_ = 0;
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <thread>
 #include <utility>
 
@@ -81,7 +80,7 @@ NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const 
     last_ = device::make_cuda_event(cudaEventDisableTiming);
     connect();
   } catch (...) {
-    if (world_.forget(*this, false)) give_back();
+    give_back(world_.forget(*this, false));
     throw;
   }
   world_.watch(*this);
@@ -138,19 +137,15 @@ NcclChannel::~NcclChannel() {
   device::ignore_cuda(cudaSetDevice(options_.ordinal));
   const bool drained = landed([this] { host_->rethrow_failure({}); });
   if (drained) end_registrations();
-  const bool ended = world_.forget(*this, drained);
-  if (ended && (drained || landed([] {})))
-    give_back();
-  else
-    static_cast<void>(new (std::nothrow) std::pair(begun_, landed_));  // the GPU may still write there
+  give_back(world_.forget(*this, drained));
 }
 
-void NcclChannel::give_back() noexcept {
-  ignore_cuda(cudaSetDevice(options_.ordinal));
+void NcclChannel::give_back(bool ended) noexcept {
   if (staging_ == nullptr) return;
-  // Only what was in flight here used it.
-  if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
-  nccl().ncclMemFree(staging_);
+  if (ended)
+    world_.give_back({.memory = staging_, .bytes = options_.staging_bytes, .of_nccl = staging_of_nccl_});
+  else
+    world_.leave(options_.staging_bytes, "NCCL has not ended a communicator", deadline());
 }
 
 template <class Ask>

@@ -38,6 +38,16 @@ class NcclWorld {
   // all that the GPU does. At once where something is still in flight on it: where the world failed, with all
   // others. Whether NCCL is done, by the deadline, with what it was given back.
   bool forget(NcclChannel& channel, bool drained) noexcept;
+  // Staging memory of a channel whose calls have ended. It is given back when none of the rank's
+  // communicators is in use, because the runtime may wait for all that the GPU does.
+  struct Staging {
+    void* memory = nullptr;
+    std::int64_t bytes = 0;
+    bool of_nccl = false;  // taken by ncclMemAlloc
+  };
+  void give_back(const Staging& staging) noexcept;
+  // Tells the rank that staging memory is not given back: `why` has lasted for `deadline`.
+  void leave(std::int64_t bytes, const char* why, std::chrono::nanoseconds deadline) noexcept;
 
   // A call of one of the rank's communicators: by one thread at a time, as NCCL starts all kernels of a GPU
   // in the order of its calls and refuses threads that race for it. UsageError where another thread is in
@@ -79,6 +89,7 @@ class NcclWorld {
   void end_taken();                             // with the lock held
   std::exception_ptr failure() const noexcept;  // of the world
   bool wait_for_ends(std::chrono::nanoseconds deadline) noexcept;
+  void free_staging() noexcept;
 
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
@@ -94,7 +105,8 @@ class NcclWorld {
   int ordinal_ = 0;       // the rank's GPU
   std::vector<NcclHandle> taken_;
   std::vector<NcclEnd> ends_;
-  std::thread thread_;  // since the first channel
+  std::vector<Staging> staging_;  // to be given back
+  std::thread thread_;            // since the first channel
 
   // Of the rank's own thread.
   std::map<std::vector<int>, NcclParent> parents_;
