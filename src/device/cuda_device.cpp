@@ -112,6 +112,7 @@ class CudaDevice final : public Device {
     settings_.ordered_with_fills = options.fill_poisoned;
     settings_.deadline = options.deadline;
     check_cuda(cudaInitDevice(options.ordinal, 0, 0), "cudaInitDevice");
+    settings_.words = device::HostWords::of(options.ordinal, options.deadline);
   }
 
   DeviceType type() const override { return DeviceType::cuda; }
@@ -136,12 +137,19 @@ class CudaDevice final : public Device {
                                              .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
                                              .deadline = options_.deadline,
                                              .failure = settings_.failure,
-                                             .word = settings_.words->make(options_.ordinal)});
+                                             .word = settings_.words->make()});
   }
   std::unique_ptr<Marks> make_marks(std::size_t slots) override {
     return std::make_unique<device::CudaMarks>(slots, settings_);
   }
 
+  std::vector<std::string> notices() const override {
+    std::vector<std::string> all;
+    if (!settings_.words->streams_wait())
+      all.push_back(fmt::format("GPU {}: {}; {}", options_.ordinal, device::HostWords::kInTheirPlace,
+                                settings_.words->why_not()));
+    return all;
+  }
   FailureFlag failure() const override { return settings_.failure; }
   ByteCounters& counters() override { return counters_; }
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/device/cuda_check.h"
+#include "src/device/host_words.h"
 #include "tessera/machine.h"
 
 namespace tessera {
@@ -58,6 +59,11 @@ CudaMachine read_cuda_machine() {
   for (int ordinal = 0; ordinal < count; ++ordinal) machine.gpus.push_back(read_gpu(ordinal));
   if (count == 0) machine.unusable = "the driver sees no GPU";
   return machine;
+}
+
+StreamWaits read_stream_waits(int ordinal) {
+  device::make_current(ordinal);
+  return {.why_not = device::HostWords::of(ordinal, std::chrono::seconds(2))->why_not()};
 }
 
 std::int64_t read_gpu_used_bytes(int ordinal) {

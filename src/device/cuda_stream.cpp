@@ -42,7 +42,7 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
     : options_(options),
       settings_(settings),
       ring_(options.capacity),
-      word_(settings.words->make(settings.ordinal)),
+      word_(settings.words->make()),
       work_(CudaWork::of(settings.ordinal)) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
@@ -91,9 +91,9 @@ void CudaStream::wait(Event event) {
     if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
       return other->precede(stream_.get(), event.ticket);
     const auto* host = dynamic_cast<const ThreadStream*>(event.stream);
-    if (host == nullptr || host->word() == nullptr || host->done(event))
+    if (host == nullptr || host->word() == nullptr || host->done(event) || !settings_.words->streams_wait())
       return event.stream->synchronize(event);
-    enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
+    settings_.words->enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
   });
 }
 
@@ -112,7 +112,7 @@ Event CudaStream::record() {
     make_current(settings_.ordinal);
     check_cuda(cudaEventRecord(events_[ring_.slot(ticket)].get(), stream_.get()), "cudaEventRecord");
     if (settings_.told_to_host->load()) {
-      enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
+      settings_.words->enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
       lower_to(told_from_, ticket);
     }
     recorded_.store(ticket);

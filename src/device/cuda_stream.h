@@ -22,7 +22,7 @@ struct CudaStreamSettings {
   bool ordered_with_fills = false;  // see CudaDeviceOptions::fill_poisoned
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
-  std::shared_ptr<HostWords> words = std::make_shared<HostWords>();
+  std::shared_ptr<HostWords> words = {};  // never null in a stream
   // Whether host threads may wait for events. Streams then write their progress to a word.
   std::shared_ptr<std::atomic<bool>> told_to_host = std::make_shared<std::atomic<bool>>(false);
 };

@@ -26,7 +26,12 @@ class TimedStreams : public testing::Test {
     return CudaStream({.name = name, .capacity = 3, .cpus = {}}, settings_);
   }
 
-  device::CudaStreamSettings settings_{.rank = 5, .ordinal = 2, .deadline = milliseconds(40), .failure = {}};
+  device::CudaStreamSettings settings_{
+      .rank = 5,
+      .ordinal = 2,
+      .deadline = milliseconds(40),
+      .failure = {},
+      .words = std::make_shared<device::HostWords>(2, device::HostWords::find_calls())};
 };
 
 TEST_F(TimedStreams, HaveTheTimesAtWhichTheGpuReachedTheirMarks) {

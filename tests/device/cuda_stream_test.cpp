@@ -35,7 +35,12 @@ class CudaStreams : public testing::Test {
     return CudaStream({.name = name, .capacity = capacity, .cpus = {}, .urgent = urgent}, settings_);
   }
 
-  CudaStreamSettings settings_{.rank = 5, .ordinal = 2, .deadline = milliseconds(40), .failure = {}};
+  CudaStreamSettings settings_{
+      .rank = 5,
+      .ordinal = 2,
+      .deadline = milliseconds(40),
+      .failure = {},
+      .words = std::make_shared<device::HostWords>(2, device::HostWords::find_calls())};
 };
 
 template <class Function>
@@ -131,12 +136,11 @@ TEST_F(CudaStreams, WaitForEachOther) {
 
 // A thread of the host, as the device of such streams makes it.
 std::unique_ptr<Stream> host_stream(const CudaStreamSettings& settings) {
-  return device::make_cpu_stream({.name = "host", .cpus = {}},
-                                 {.rank = settings.rank,
-                                  .policy = {},
-                                  .deadline = std::chrono::seconds(20),
-                                  .failure = settings.failure,
-                                  .word = settings.words->make(settings.ordinal)});
+  return device::make_cpu_stream({.name = "host", .cpus = {}}, {.rank = settings.rank,
+                                                                .policy = {},
+                                                                .deadline = std::chrono::seconds(20),
+                                                                .failure = settings.failure,
+                                                                .word = settings.words->make()});
 }
 
 // A task that takes until it is told to end.

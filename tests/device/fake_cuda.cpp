@@ -149,6 +149,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
     return cudaErrorInvalidValue;
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
 }
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
+  return function(argument), cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return *memory = std::malloc(bytes), cudaSuccess;
 }

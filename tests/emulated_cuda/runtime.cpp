@@ -234,6 +234,11 @@ thread_local int current_gpu = 0;
 // Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
 thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
+std::atomic<int> functions_of_host{0};
+// For programs: EMULATED_CUDA_STREAM_MEMORY=missing.
+std::atomic<tessera::emulated_cuda::StreamMemory> stream_memory{
+    std::getenv("EMULATED_CUDA_STREAM_MEMORY") == nullptr ? tessera::emulated_cuda::StreamMemory::works
+                                                          : tessera::emulated_cuda::StreamMemory::missing};
 constexpr int kUrgent = -5, kMultiprocessors = 2;
 constexpr std::size_t kPlainSharedBytes = 48 * 1024;
 constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
@@ -271,6 +276,8 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
 int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
 int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
+int tessera::emulated_cuda::host_functions() { return functions_of_host.load(); }
+void tessera::emulated_cuda::set_stream_memory(StreamMemory how) { stream_memory.store(how); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
@@ -452,9 +459,12 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 }
 
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  using tessera::emulated_cuda::StreamMemory;
   if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream_memory.load() == StreamMemory::refused) return CUDA_ERROR_NOT_SUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
   ++waits_for_host;
+  if (stream_memory.load() == StreamMemory::loses_waits) return CUDA_SUCCESS;
   stream->work->give([address, value] {
     const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
     while (static_cast<std::int32_t>(word.load() - value) < 0)
@@ -463,19 +473,29 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  using tessera::emulated_cuda::StreamMemory;
   if (!has_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream_memory.load() == StreamMemory::refused) return CUDA_ERROR_NOT_SUPPORTED;
   tessera::emulated_cuda::enter_driver(stream->work->ordinal());
+  if (stream_memory.load() == StreamMemory::loses_writes) return CUDA_SUCCESS;
   stream->work->give(
       [address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
   stream->hold_if_asked();
   return CUDA_SUCCESS;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
+  ++functions_of_host;
+  stream->work->give([function, argument] { function(argument); });
+  return stream->hold_if_asked(), cudaSuccess;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   const std::map<std::string_view, void*> calls = {
       {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
       {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)}};
-  const auto call = calls.find(name);
+  const bool has = stream_memory.load() != tessera::emulated_cuda::StreamMemory::missing;
+  const auto call = has ? calls.find(name) : calls.end();
   *function = call == calls.end() ? nullptr : call->second;
   *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
@@ -485,7 +505,9 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) {
   constexpr const char* kNames[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
                                     "cudaErrorNotReady"};
-  return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized" : kNames[error];
+  return error == cudaErrorDeviceUninitialized ? "cudaErrorDeviceUninitialized"
+         : error == cudaErrorNotSupported      ? "cudaErrorNotSupported"
+                                               : kNames[error];
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 

@@ -71,12 +71,16 @@ NcclChannel::GroupEnd::~GroupEnd() noexcept(false) {
 }
 
 NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options)
-    : world_(world), host_(std::move(host)), options_(options), deadline_(options.deadline) {
+    : world_(world),
+      host_(std::move(host)),
+      options_(options),
+      words_(device::HostWords::of(options.ordinal, options.deadline)),
+      deadline_(options.deadline) {
   device::make_current(options_.ordinal);
   try {
     take_staging();
     flights_.resize(kMostInFlight);
-    for (auto* word : {&begun_, &landed_}) *word = world_.words().make(options_.ordinal);
+    for (auto* word : {&begun_, &landed_}) *word = words_->make();
     last_ = device::make_cuda_event(cudaEventDisableTiming);
     connect();
   } catch (...) {
@@ -193,7 +197,7 @@ void NcclChannel::begin(const NcclCall& call) {
   next->call = call;
   next->ticket = ++ticket_;
   next->left.reset();
-  device::enqueue_write(options_.stream, *begun_, ticket_);
+  words_->enqueue_write(options_.stream, *begun_, ticket_);
 }
 
 NcclChannel::Issue::~Issue() noexcept(false) {
@@ -205,7 +209,7 @@ NcclChannel::Issue::~Issue() noexcept(false) {
 }
 
 void NcclChannel::end() {
-  device::enqueue_write(options_.stream, *landed_, ticket_);
+  words_->enqueue_write(options_.stream, *landed_, ticket_);
   check_cuda(cudaEventRecord(last_.get(), options_.stream), "cudaEventRecord");
   const std::lock_guard lock(mutex_);
   ++in_flight_;

@@ -163,6 +163,7 @@ class NcclChannel {
 
   // The tickets that the stream has come to, and those that it is done with. The watch looks there and never
   // asks the driver, which may let no call in before the GPU is idle: it could not end what keeps it busy.
+  const std::shared_ptr<device::HostWords> words_;
   std::shared_ptr<device::HostWords::Word> begun_, landed_;
 
   mutable std::mutex mutex_;  // guards the rest, and every use of the communicator

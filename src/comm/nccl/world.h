@@ -13,7 +13,6 @@
 
 #include "src/comm/backend.h"
 #include "src/comm/nccl/parent.h"
-#include "src/device/host_words.h"
 #include "tessera/device.h"
 
 namespace tessera::comm {
@@ -29,8 +28,6 @@ class NcclWorld {
   NcclWorld& operator=(const NcclWorld&) = delete;
 
   const NcclOptions& options() const { return options_; }
-  // By which the rank's streams tell the watch how far they are.
-  device::HostWords& words() { return words_; }
   // Set when the world fails: what waits for the GPU ends then.
   void attach(FailureFlag flag);
   void watch(NcclChannel& channel);
@@ -93,7 +90,6 @@ class NcclWorld {
 
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
-  device::HostWords words_;
   std::atomic<bool> called_{false};
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT = 201 };
+enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_CONTEXT = 201, CUDA_ERROR_NOT_SUPPORTED = 801 };
 using CUstream = cudaStream_t;
 using CUdeviceptr = unsigned long long;
 using cuuint32_t = std::uint32_t;

@@ -45,7 +45,8 @@ enum cudaError_t {
   cudaErrorInvalidValue,
   cudaErrorMemoryAllocation,
   cudaErrorNotReady,
-  cudaErrorDeviceUninitialized = 201
+  cudaErrorDeviceUninitialized = 201,
+  cudaErrorNotSupported = 801
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice,
@@ -77,6 +78,8 @@ struct cudaDeviceProp {
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 inline constexpr unsigned long long cudaEnableDefault = 0;
 
+using cudaHostFn_t = void (*)(void*);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument);
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* found);
