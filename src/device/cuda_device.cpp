@@ -3,6 +3,7 @@
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
 #include "src/device/cuda_marks.h"
+#include "src/device/cuda_queues.h"
 #include "src/device/cuda_stream.h"
 #include "src/device/cuda_work.h"
 #include "src/device/size_text.h"
@@ -145,9 +146,15 @@ class CudaDevice final : public Device {
 
   std::vector<std::string> notices() const override {
     std::vector<std::string> all;
-    if (!settings_.words->streams_wait())
+    const bool waits = settings_.words->streams_wait();
+    if (!waits)
       all.push_back(fmt::format("GPU {}: {}; {}", options_.ordinal, device::HostWords::kInTheirPlace,
                                 settings_.words->why_not()));
+    std::string shared = device::shared_queues(options_.ordinal, work_->streams());
+    if (shared.empty()) return all;
+    if (waits && settings_.told_to_host->load())
+      shared += "; till then the calling thread waits for threads of the host in place of streams";
+    all.push_back(std::move(shared));
     return all;
   }
   FailureFlag failure() const override { return settings_.failure; }
@@ -181,6 +188,7 @@ class CudaDevice final : public Device {
   CudaDeviceOptions options_;
   std::string name_;
   device::CudaStreamSettings settings_;
+  const std::shared_ptr<device::CudaWork> work_ = device::CudaWork::of(options_.ordinal);
   ByteCounters counters_;
 };
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "src/device/cuda_check.h"
+#include "src/device/cuda_queues.h"
 #include "src/device/host_words.h"
 #include "tessera/machine.h"
 
@@ -45,7 +46,7 @@ CudaMachine read_cuda_machine() {
                       .driver = {},
                       .unusable = {},
                       .gpus = {}};
-  device::ask_for_connections();
+  device::ask_for_queues();
   int driver = 0;  // stays 0 where none is installed
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) machine.driver = version_text(driver);
   int count = 0;  // stays unwritten where the call fails

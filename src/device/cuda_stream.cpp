@@ -7,6 +7,7 @@
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
+#include "src/device/cuda_queues.h"
 #include "src/device/time_text.h"
 #include "src/device/wait.h"
 #include "tessera/error.h"
@@ -91,10 +92,14 @@ void CudaStream::wait(Event event) {
     if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
       return other->precede(stream_.get(), event.ticket);
     const auto* host = dynamic_cast<const ThreadStream*>(event.stream);
-    if (host == nullptr || host->word() == nullptr || host->done(event) || !settings_.words->streams_wait())
+    if (host == nullptr || host->word() == nullptr || host->done(event) || !may_wait_for_host())
       return event.stream->synchronize(event);
     settings_.words->enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
   });
+}
+
+bool CudaStream::may_wait_for_host() const {
+  return settings_.words->streams_wait() && work_->streams() <= hardware_queues(settings_.ordinal).count;
 }
 
 void CudaStream::precede(cudaStream_t later, std::uint64_t ticket) const {

@@ -52,6 +52,9 @@ class CudaStream final : public Stream {
   void perform(const Operation& operation);
   bool reached(std::uint64_t ticket) const noexcept;
   bool ask(std::uint64_t ticket) const noexcept;  // asks the driver whether it is reached
+  // Whether it may wait for a word of the host's. Where streams share hardware queues it could hold up what
+  // the word is written behind.
+  bool may_wait_for_host() const;
   void wait_until(std::uint64_t ticket) const;
   void precede(cudaStream_t later, std::uint64_t ticket) const;
   // Called while handling the exception that failed the stream at `ticket`.

@@ -38,6 +38,7 @@ void CudaWork::add(cudaStream_t stream, std::chrono::nanoseconds deadline) {
   const std::lock_guard lock(mutex_);
   deadline_ = std::max(deadline_, deadline);
   streams_.push_back({stream, std::move(end)});
+  ++count_;
 }
 
 void CudaWork::remove(cudaStream_t stream) noexcept {
@@ -48,6 +49,7 @@ void CudaWork::remove(cudaStream_t stream) noexcept {
   ignore_cuda(result);
   if (result == cudaSuccess && !is_reached(found->end)) ended_.push_back(std::move(found->end));
   streams_.erase(found);
+  --count_;
 }
 
 std::chrono::nanoseconds CudaWork::deadline() const {

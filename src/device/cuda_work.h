@@ -18,6 +18,7 @@
 // cudaFree.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,8 @@ class CudaWork {
   // work is done. A GPU whose kernel failed does nothing any more: true.
   bool wait() noexcept;
   std::chrono::nanoseconds deadline() const;
+  // How many streams there are.
+  int streams() const { return count_.load(); }
 
  private:
   // A point in a stream's order; shared, because several threads may wait for it.
@@ -57,6 +60,7 @@ class CudaWork {
   std::vector<Point> points();
 
   const int ordinal_;
+  std::atomic<int> count_{0};  // of streams_
   mutable std::mutex mutex_;  // guards the rest
   std::chrono::nanoseconds deadline_{};
   std::vector<Stream> streams_;

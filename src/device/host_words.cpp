@@ -23,6 +23,7 @@ using Word = HostWords::Word;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free, "a GPU reads it");
 
 constexpr std::chrono::seconds kMostForAnAnswer{2};
+constexpr std::chrono::milliseconds kHolds{20};  // a wait that does, also on a busy host
 
 void check_driver(CUresult result, const char* call) {
   check_cuda(static_cast<cudaError_t>(result), call);  // the numbers are the runtime's
@@ -108,7 +109,6 @@ std::string HostWords::fault(std::chrono::nanoseconds deadline) try {
     return fmt::format("a cuStreamWriteValue32 did not arrive within {}", time_text(deadline));
   enqueue_wait(trial.stream(), *host, 1);
   enqueue_write(trial.stream(), *gpu, 2);
-  constexpr std::chrono::milliseconds kHolds{1};
   if (comes(*gpu, 2, kHolds)) return "a cuStreamWaitValue32 did not wait";
   host->store(1);
   if (!comes(*gpu, 2, deadline))

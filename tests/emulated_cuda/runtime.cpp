@@ -233,6 +233,7 @@ namespace {
 thread_local int current_gpu = 0;
 // Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
 thread_local bool has_context = false;
+std::array<std::atomic<bool>, kGpus> contexts{};  // [ordinal] the process has one
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
 std::atomic<int> functions_of_host{0};
 // For programs: EMULATED_CUDA_STREAM_MEMORY=missing.
@@ -386,6 +387,7 @@ cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current_gpu, cudaSuc
 cudaError_t cudaSetDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= kGpus) return cudaErrorInvalidValue;
   if (!std::exchange(has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
+  contexts[static_cast<std::size_t>(ordinal)] = true;
   return current_gpu = ordinal, cudaSuccess;
 }
 
@@ -483,6 +485,11 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
   stream->hold_if_asked();
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceGetCount(int* count) { return *count = kGpus, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned*, int* active) {
+  return *active = contexts[static_cast<std::size_t>(device)] ? 1 : 0, CUDA_SUCCESS;
+}
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   if (is_elsewhere(stream->work->ordinal())) return cudaErrorInvalidValue;
   ++functions_of_host;
@@ -493,9 +500,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              cudaDriverEntryPointQueryResult* found) {
   const std::map<std::string_view, void*> calls = {
       {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
-      {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)}};
-  const bool has = stream_memory.load() != tessera::emulated_cuda::StreamMemory::missing;
-  const auto call = has ? calls.find(name) : calls.end();
+      {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)},
+      {"cuDeviceGetCount", reinterpret_cast<void*>(&cuDeviceGetCount)},
+      {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
+      {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&cuDevicePrimaryCtxGetState)}};
+  const bool lacks = stream_memory.load() == tessera::emulated_cuda::StreamMemory::missing &&
+                     std::string_view(name).starts_with("cuStream");
+  const auto call = lacks ? calls.end() : calls.find(name);
   *function = call == calls.end() ? nullptr : call->second;
   *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;

@@ -59,6 +59,9 @@ EMULATED_CUDA_STREAM_MEMORY=missing "$emulated" train run.toml $host --json call
 ! grep -q 'the calling thread waits' waits.txt
 grep -q '^          GPU 0: the calling thread waits .* the NVIDIA driver has no cuStreamWriteValue32$' caller.txt
 grep -q '"GPU 0: the calling thread waits' caller.json
+CUDA_DEVICE_MAX_CONNECTIONS=1 "$emulated" train run.toml $host --json queues.json >queues.txt
+[ "$(figure loss waits.json)" = "$(figure loss queues.json)" ]
+grep -q "^          GPU 0: .* streams share 1 hardware queues .*: CUDA_DEVICE_MAX_CONNECTIONS is '1' in the environment; set" queues.txt
 "$emulated" info | grep -q '^               its streams wait by themselves for threads of the host$'
 EMULATED_CUDA_STREAM_MEMORY=missing "$emulated" info | grep -q '^               threads of the host are waited for by the caller: the'
 # Text from cached keys and values: that of the CPU.
