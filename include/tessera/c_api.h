@@ -524,7 +524,8 @@ tessera_status tessera_set_tracing(tessera_engine* engine, int32_t on);
 tessera_status tessera_step_timing(const tessera_engine* engine, tessera_timing* timing);
 
 /* Notes for the user on how the engine works on this machine, one per line: why an exchange between
-   processes or GPUs needs an extra copy, and how the disk is used. "" if there are none. Valid until the
+   processes or GPUs needs an extra copy, how the disk is used, and what the device does slower than it
+   could. "" if there are none. Valid until the
    next call of tessera_notes on this engine, or until the engine is destroyed. */
 tessera_status tessera_notes(tessera_engine* engine, const char** notes);
 

@@ -284,6 +284,9 @@ class Device {
   virtual std::unique_ptr<Stream> make_host_stream(const StreamOptions& options) = 0;
   // Marks for streams of either kind, at most `slots` of them between two begin() calls.
   virtual std::unique_ptr<Marks> make_marks(std::size_t slots) = 0;
+  // What is slower or less here than it could be, and why: a sentence each. Empty where all is as it should
+  // be.
+  virtual std::vector<std::string> notices() const { return {}; }
   virtual FailureFlag failure() const = 0;
   virtual ByteCounters& counters() = 0;
 

@@ -408,6 +408,8 @@ class Engine {
   const ByteCounters& bytes(Space space = Space::device) const;
   // How the file on the disk is read and written, in words; empty where nothing lies there.
   std::string disk_description() const;
+  // What the device does slower here than it could, and why: see Device::notices(). A sentence each.
+  std::vector<std::string> notices() const;
 
   // Received from other ranks by the programs' collectives and messages along an axis, since the engine was
   // made; the step's scalars go along Axis::world.

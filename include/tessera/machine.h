@@ -66,6 +66,14 @@ CudaMachine read_cuda_machine();  // never throws for a missing driver or GPU
 // included. Makes this process's context on the GPU. Throws as make_cuda_device() does.
 std::int64_t read_gpu_used_bytes(int ordinal);
 
+// Whether streams of this GPU wait by themselves for threads of the host, which is tried on the GPU. If not,
+// the thread that enqueues waits in their place. Makes this process's context on the GPU. Throws as
+// make_cuda_device() does.
+struct StreamWaits {
+  std::string why_not;  // empty where they do
+};
+StreamWaits read_stream_waits(int ordinal);
+
 // cuDNN, which computes attention in bf16 on a GPU if the build has it. Reading it loads the library.
 struct CudnnLibrary {
   std::string version;   // of the loaded library; empty if none was loaded

@@ -6,12 +6,24 @@
 #include "src/cli/commands.h"
 #include "src/cli/report.h"
 #include "tessera/communicator.h"
+#include "tessera/error.h"
 #include "tessera/machine.h"
 
 namespace tessera::cli {
 namespace {
 
 const char* or_none(const std::string& version) { return version.empty() ? "none" : version.c_str(); }
+
+// What is tried on the GPU, which may be another process's alone.
+std::string waits_of(int ordinal) try {
+  return read_stream_waits(ordinal).why_not;
+} catch (const Error& error) {
+  return error.what();
+}
+std::string waits_text(const std::string& why_not) {
+  return why_not.empty() ? "its streams wait by themselves for threads of the host"
+                         : "threads of the host are waited for by the caller: " + why_not;
+}
 
 void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl, const CudnnLibrary& cudnn) {
   fmt::print("built with     CUDA {}, NCCL {}, cuDNN {}\n", or_none(cuda.cuda), or_none(cuda.nccl),
@@ -35,7 +47,7 @@ void print_cuda(const CudaMachine& cuda, const NcclLibrary& nccl, const CudnnLib
     fmt::print("{:<15}{} at {}, {}, compute capability {}.{}, {} multiprocessors", fmt::format("GPU {}", i),
                gpu.name, gpu.bus_id, mib(gpu.memory_bytes), gpu.major, gpu.minor, gpu.multiprocessors);
     if (gpu.bytes_per_second > 0) fmt::print(", {:.0f} GB/s", gpu.bytes_per_second / 1e9);
-    fmt::print("\n");
+    fmt::print("\n{:<15}{}\n", "", waits_text(waits_of(static_cast<int>(i))));
   }
 }
 
@@ -43,6 +55,7 @@ nlohmann::json to_json(const CudaMachine& cuda, const NcclLibrary& nccl, const C
   nlohmann::json gpus = nlohmann::json::array();
   for (const CudaGpu& gpu : cuda.gpus)
     gpus.push_back({{"name", gpu.name},
+                    {"streams_wait_for_host", waits_of(static_cast<int>(gpus.size())).empty()},
                     {"bus_id", gpu.bus_id},
                     {"memory_bytes", gpu.memory_bytes},
                     {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},

@@ -41,6 +41,7 @@ struct RunSummary {
   std::string disk;             // how the file on the disk is read and written; empty if nothing is on the
                                 // disk
   ArenaRegistration exchange;   // how processes of one host exchange large data
+  std::vector<std::string> notices;  // what rank 0's device does slower than it could
   bool interrupted = false;
   std::string checkpoint;  // the last one saved
   std::string exported;    // path of the exported weights

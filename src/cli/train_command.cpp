@@ -142,6 +142,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
                            {"export", summary.exported},
                            {"direct_exchange", summary.exchange.direct},
                            {"disk", summary.disk},
+                           {"notices", summary.notices},
                            {"numerics", numerics_json(summary.numerics)},
                            {"sample", summary.sample},
                            {"configuration", to_toml(setup.config)},

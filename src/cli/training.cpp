@@ -154,6 +154,8 @@ class RankTraining {
       const EngineOptions& engine = trainer_.engine().options();
       fmt::print("device    rank 0 on GPU {} of {}; the ranks of a host take those that they see in turn\n",
                  engine.device_ordinal, gpus_);
+      summary_.notices = trainer_.engine().notices();
+      for (const std::string& notice : summary_.notices) fmt::print("          {}\n", notice);
       if (setup_.world() > 1) report_nccl();
       const std::string eager = trainer_.engine().not_captured(0);
       fmt::print("graphs    {}\n",

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <mutex>
+#include <string>
 
 #include "src/device/activity.h"
+#include "src/device/cuda_queues.h"
 #include "tessera/error.h"
 
 namespace tessera::device {
@@ -20,11 +20,6 @@ void check_cuda(cudaError_t result, const char* call) {
   throw EnvironmentError(message);
 }
 
-void ask_for_connections() {
-  static std::once_flag asked;  // not by every thread: another may read the environment meanwhile
-  std::call_once(asked, [] { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); });
-}
-
 void ignore_cuda(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
@@ -32,7 +27,7 @@ void ignore_cuda(cudaError_t result) noexcept {
 void make_current(int ordinal) {
   // Of a thread that is new to CUDA the current GPU is the first one, without a context of the driver's.
   thread_local bool set = false;
-  ask_for_connections();
+  ask_for_queues();
   int current = -1;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
   if (set && current == ordinal) return;

@@ -9,18 +9,13 @@ namespace tessera::device {
 // at least the GPU and the rank.
 void check_cuda(cudaError_t result, const char* call);
 
-// Call before the process's first CUDA call. Streams then get hardware queues of their own, unless the
-// environment says otherwise. By default the driver has 8 queues, and streams that share one wait for each
-// other.
-void ask_for_connections();
-
 // For destructors, where nobody can act on an error. An error that is not sticky is cleared, so that a later
 // call does not report it.
 void ignore_cuda(cudaError_t result) noexcept;
 
 // Makes a GPU current on the calling thread, also for calls of the driver. The process's first call also
-// calls ask_for_connections(). The GPU stays current: to switch back to a GPU that the thread has not used
-// would make a context there, of hundreds of megabytes.
+// calls ask_for_queues() (cuda_queues.h). The GPU stays current: to switch back to a GPU that the thread has
+// not used would make a context there, of hundreds of megabytes.
 void make_current(int ordinal);
 
 }  // namespace tessera::device

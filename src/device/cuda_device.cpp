@@ -6,8 +6,11 @@
 #include "src/device/cpu_stream.h"
 #include "src/device/cuda_graph.h"
 #include "src/device/cuda_marks.h"
+#include "src/device/cuda_queues.h"
 #include "src/device/cuda_stream.h"
+#include "src/device/cuda_work.h"
 #include "src/device/size_text.h"
+#include "src/device/time_text.h"
 #include "tessera/error.h"
 #include "tessera/id_vector.h"
 #include "tessera/machine.h"
@@ -25,8 +28,9 @@ using device::size_text;
 
 class CudaMemory final : public ArenaMemory {
  public:
-  CudaMemory(int ordinal, std::int64_t bytes, bool of_host, const ArenaSource& source)
-      : ordinal_(ordinal), of_host_(of_host) {
+  CudaMemory(const CudaDeviceOptions& options, const FailureFlag& failure, std::int64_t bytes, bool of_host,
+             const ArenaSource& source)
+      : rank_(options.rank), ordinal_(options.ordinal), bytes_(bytes), of_host_(of_host), failure_(failure) {
     make_current(ordinal_);
     if (source) taken_ = source.take(bytes);
     if (taken_ != nullptr)
@@ -61,13 +65,24 @@ class CudaMemory final : public ArenaMemory {
  private:
   void give_back() noexcept {
     ignore_cuda(cudaSetDevice(ordinal_));
-    if (!source_give_back_) return ignore_cuda(of_host_ ? cudaFreeHost(taken_) : cudaFree(taken_));
-    ignore_cuda(cudaDeviceSynchronize());  // as cudaFree does
-    source_give_back_(taken_);
+    if (!work_->wait()) return leave();
+    if (source_give_back_) return source_give_back_(taken_);
+    ignore_cuda(of_host_ ? cudaFreeHost(taken_) : cudaFree(taken_));
+  }
+  // The GPU may still write there, and to give the memory back would wait for it, for good where it hangs.
+  void leave() noexcept try {
+    failure_.set(fmt::format(
+        "rank {}, GPU {}: the GPU has not ended its work within {}; {} of {} bytes ({}) is left to it", rank_,
+        ordinal_, device::time_text(work_->deadline()), of_host_ ? "a pinned arena of the host" : "an arena",
+        bytes_, size_text(bytes_)));
+  } catch (const std::exception&) {  // no memory for the message
   }
 
-  int ordinal_;
-  bool of_host_;
+  const int rank_, ordinal_;
+  const std::int64_t bytes_;
+  const bool of_host_;
+  FailureFlag failure_;
+  const std::shared_ptr<device::CudaWork> work_ = device::CudaWork::of(ordinal_);
   std::function<void(void*)> source_give_back_;  // of what was taken; none: the runtime's
   void* taken_ = nullptr;
   std::byte* base_ = nullptr;
@@ -101,6 +116,7 @@ class CudaDevice final : public Device {
     settings_.ordered_with_fills = options.fill_poisoned;
     settings_.deadline = options.deadline;
     check_cuda(cudaInitDevice(options.ordinal, 0, 0), "cudaInitDevice");
+    settings_.words = device::HostWords::of(options.ordinal, options.deadline);
   }
 
   DeviceType type() const override { return DeviceType::cuda; }
@@ -125,12 +141,25 @@ class CudaDevice final : public Device {
                                              .policy = device::WaitPolicy::choose(Waiting::automatic, 0),
                                              .deadline = options_.deadline,
                                              .failure = settings_.failure,
-                                             .word = settings_.words->make(options_.ordinal)});
+                                             .word = settings_.words->make()});
   }
   std::unique_ptr<Marks> make_marks(std::size_t slots) override {
     return std::make_unique<device::CudaMarks>(slots, settings_);
   }
 
+  std::vector<std::string> notices() const override {
+    std::vector<std::string> all;
+    const bool waits = settings_.words->streams_wait();
+    if (!waits)
+      all.push_back(fmt::format("GPU {}: {}; {}", options_.ordinal, device::HostWords::kInTheirPlace,
+                                settings_.words->why_not()));
+    std::string shared = device::shared_queues(options_.ordinal, work_->streams());
+    if (shared.empty()) return all;
+    if (waits && settings_.told_to_host->load())
+      shared += "; till then the calling thread waits for threads of the host in place of streams";
+    all.push_back(std::move(shared));
+    return all;
+  }
   FailureFlag failure() const override { return settings_.failure; }
   ByteCounters& counters() override { return counters_; }
 
@@ -165,13 +194,14 @@ class CudaDevice final : public Device {
     const Activity activity(&describe, &request);
     // A fill runs on the GPU: memory of the host would be filled behind what threads of the host have put
     // there since.
-    return {std::make_unique<CudaMemory>(options_.ordinal, bytes, of_host, source), bytes,
+    return {std::make_unique<CudaMemory>(options_, settings_.failure, bytes, of_host, source), bytes,
             options_.fill_poisoned && !of_host};
   }
 
   CudaDeviceOptions options_;
   std::string name_;
   device::CudaStreamSettings settings_;
+  const std::shared_ptr<device::CudaWork> work_ = device::CudaWork::of(options_.ordinal);
   ByteCounters counters_;
   std::unique_ptr<device::CudaCapture> capture_;
 };

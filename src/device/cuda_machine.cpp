@@ -3,6 +3,8 @@
 #include <array>
 
 #include "src/device/cuda_check.h"
+#include "src/device/cuda_queues.h"
+#include "src/device/host_words.h"
 #include "src/device/nvidia_driver.h"
 #include "tessera/machine.h"
 
@@ -43,7 +45,7 @@ CudaMachine read_cuda_machine() {
                       .driver = {},
                       .unusable = {},
                       .gpus = {}};
-  device::ask_for_connections();
+  device::ask_for_queues();
   int driver = 0;  // stays 0 where none is installed
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
     machine.driver = device::cuda_version_text(driver);
@@ -58,6 +60,11 @@ CudaMachine read_cuda_machine() {
   for (int ordinal = 0; ordinal < count; ++ordinal) machine.gpus.push_back(read_gpu(ordinal));
   if (count == 0) machine.unusable = "the driver sees no GPU";
   return machine;
+}
+
+StreamWaits read_stream_waits(int ordinal) {
+  device::make_current(ordinal);
+  return {.why_not = device::HostWords::of(ordinal, std::chrono::seconds(2))->why_not()};
 }
 
 std::int64_t read_gpu_used_bytes(int ordinal) {

@@ -7,6 +7,7 @@
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
+#include "src/device/cuda_queues.h"
 #include "src/device/time_text.h"
 #include "src/device/wait.h"
 #include "tessera/error.h"
@@ -42,7 +43,8 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
     : options_(options),
       settings_(settings),
       ring_(options.capacity),
-      word_(settings.words->make(settings.ordinal)) {
+      word_(settings.words->make()),
+      work_(CudaWork::of(settings.ordinal)) {
   const Activity activity(&describe_gpu, &settings_);
   make_current(settings_.ordinal);
   int least = 0, greatest = 0;
@@ -54,6 +56,7 @@ CudaStream::CudaStream(const StreamOptions& options, const CudaStreamSettings& s
              "cudaStreamCreateWithPriority");
   stream_.reset(stream);
   for (int i = 0; i < options_.capacity; ++i) events_.push_back(make_cuda_event(cudaEventDisableTiming));
+  work_->add(stream, settings_.deadline);
 }
 
 CudaStream::~CudaStream() {
@@ -62,6 +65,7 @@ CudaStream::~CudaStream() {
   } catch (...) {  // the flag holds it, or it is late
   }
   ignore_cuda(cudaSetDevice(settings_.ordinal));
+  work_->remove(stream_.get());
 }
 
 template <class Operation>
@@ -88,10 +92,14 @@ void CudaStream::wait(Event event) {
     if (const auto* other = dynamic_cast<const CudaStream*>(event.stream))
       return other->precede(stream_.get(), event.ticket);
     const auto* host = dynamic_cast<const ThreadStream*>(event.stream);
-    if (host == nullptr || host->word() == nullptr || host->done(event))
+    if (host == nullptr || host->word() == nullptr || host->done(event) || !may_wait_for_host())
       return event.stream->synchronize(event);
-    enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
+    settings_.words->enqueue_wait(stream_.get(), *host->word(), static_cast<std::uint32_t>(event.ticket));
   });
+}
+
+bool CudaStream::may_wait_for_host() const {
+  return settings_.words->streams_wait() && work_->streams() <= hardware_queues(settings_.ordinal).count;
 }
 
 void CudaStream::precede(cudaStream_t later, std::uint64_t ticket) const {
@@ -111,7 +119,7 @@ Event CudaStream::record() {
     make_current(settings_.ordinal);
     check_cuda(cudaEventRecord(events_[ring_.slot(ticket)].get(), stream_.get()), "cudaEventRecord");
     if (settings_.told_to_host->load() && !captured) {
-      enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
+      settings_.words->enqueue_write(stream_.get(), *word_, static_cast<std::uint32_t>(ticket));
       lower_to(told_from_, ticket);
     }
     recorded_.store(ticket);

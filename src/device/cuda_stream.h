@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/device/cuda_handles.h"
+#include "src/device/cuda_work.h"
 #include "src/device/host_words.h"
 #include "src/device/ticket_ring.h"
 #include "tessera/device.h"
@@ -21,7 +22,7 @@ struct CudaStreamSettings {
   bool ordered_with_fills = false;  // see CudaDeviceOptions::fill_poisoned
   std::chrono::nanoseconds deadline{};
   FailureFlag failure;
-  std::shared_ptr<HostWords> words = std::make_shared<HostWords>();
+  std::shared_ptr<HostWords> words = {};  // never null in a stream
   // Whether host threads may wait for events. Streams then write their progress to a word.
   std::shared_ptr<std::atomic<bool>> told_to_host = std::make_shared<std::atomic<bool>>(false);
 };
@@ -57,6 +58,9 @@ class CudaStream final : public Stream {
   void perform(const Operation& operation);
   bool reached(std::uint64_t ticket) const noexcept;
   bool ask(std::uint64_t ticket) const noexcept;  // asks the driver whether it is reached
+  // Whether it may wait for a word of the host's. Where streams share hardware queues it could hold up what
+  // the word is written behind.
+  bool may_wait_for_host() const;
   void wait_until(std::uint64_t ticket) const;
   void precede(cudaStream_t later, std::uint64_t ticket) const;
   // Called while handling the exception that failed the stream at `ticket`.
@@ -68,6 +72,7 @@ class CudaStream final : public Stream {
   // The last ticket that is done, modulo 2^32. It is written from ticket told_from_ on.
   const std::shared_ptr<std::atomic<std::uint32_t>> word_;
   std::atomic<std::uint64_t> told_from_{kNever};
+  const std::shared_ptr<CudaWork> work_;
   CudaStreamHandle stream_;
   std::vector<CudaEvent> events_;
   std::atomic<std::uint64_t> recorded_{0};

@@ -11,8 +11,8 @@ static_assert(CUDART_VERSION >= 12040, "CUDA 12.4 or later is needed");
 
 // The driver's call of this name, as it is since CUDA 12.0. cudaGetDriverEntryPointByVersion came with 12.5;
 // in 13 the other is deprecated.
-inline cudaError_t find_driver_call(const char* name, void** function,
-                                    cudaDriverEntryPointQueryResult* found) {
+inline cudaError_t ask_for_driver_call(const char* name, void** function,
+                                       cudaDriverEntryPointQueryResult* found) {
 #if CUDART_VERSION >= 12050
   return cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, found);
 #else

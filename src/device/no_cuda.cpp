@@ -15,6 +15,7 @@ namespace {
 
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions&) { refuse(); }
 std::int64_t read_gpu_used_bytes(int) { refuse(); }
+StreamWaits read_stream_waits(int) { refuse(); }
 
 CudaMachine read_cuda_machine() {
   CudaMachine machine;

@@ -420,6 +420,7 @@ tessera_status tessera_notes(tessera_engine* engine, const char** notes) {
                                      {"exchange", exchange.note},
                                      {"disk", of.engine.disk_description()}})
       if (!note.empty()) text += std::string(what) + ": " + note + "\n";
+    for (const std::string& notice : of.engine.notices()) text += "device: " + notice + "\n";
     of.notes = std::move(text);
     given(notes, "notes") = of.notes.c_str();
   });

@@ -156,6 +156,7 @@ std::string Engine::disk_description() const {
   const device::Disk* disk = impl_->executor->disk();
   return disk == nullptr ? std::string() : disk->description();
 }
+std::vector<std::string> Engine::notices() const { return impl_->device->notices(); }
 std::int64_t Engine::bytes_received(Axis axis) const { return impl_->executor->bytes_received(axis); }
 const Program& Engine::running() const {
   if (!impl_->running()) throw UsageError("running: no step is running; call begin first");

@@ -17,14 +17,21 @@ using std::chrono::milliseconds;
 class TimedStreams : public testing::Test {
  protected:
   void SetUp() override { fake_cuda::state() = {}; }
-  void TearDown() override { EXPECT_EQ(fake_cuda::state().events, 0) << "an event was not given back"; }
+  void TearDown() override {
+    settings_.words.reset();  // keeps what undone streams have left
+    EXPECT_EQ(fake_cuda::state().events, 0) << "an event was not given back";
+  }
 
   CudaStream stream(const char* name) const {
     return CudaStream({.name = name, .capacity = 3, .cpus = {}}, settings_);
   }
 
-  const device::CudaStreamSettings settings_{
-      .rank = 5, .ordinal = 2, .deadline = milliseconds(40), .failure = {}};
+  device::CudaStreamSettings settings_{
+      .rank = 5,
+      .ordinal = 2,
+      .deadline = milliseconds(40),
+      .failure = {},
+      .words = std::make_shared<device::HostWords>(2, device::HostWords::find_calls())};
 };
 
 TEST_F(TimedStreams, HaveTheTimesAtWhichTheGpuReachedTheirMarks) {

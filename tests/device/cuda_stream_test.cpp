@@ -26,6 +26,7 @@ class CudaStreams : public testing::Test {
  protected:
   void SetUp() override { fake_cuda::state() = {}; }
   void TearDown() override {
+    settings_.words.reset();  // keeps what undone streams have left
     EXPECT_EQ(fake_cuda::state().streams, 0) << "a stream was not given back";
     EXPECT_EQ(fake_cuda::state().events, 0) << "an event was not given back";
   }
@@ -34,7 +35,12 @@ class CudaStreams : public testing::Test {
     return CudaStream({.name = name, .capacity = capacity, .cpus = {}, .urgent = urgent}, settings_);
   }
 
-  CudaStreamSettings settings_{.rank = 5, .ordinal = 2, .deadline = milliseconds(40), .failure = {}};
+  CudaStreamSettings settings_{
+      .rank = 5,
+      .ordinal = 2,
+      .deadline = milliseconds(40),
+      .failure = {},
+      .words = std::make_shared<device::HostWords>(2, device::HostWords::find_calls())};
 };
 
 template <class Function>
@@ -130,12 +136,11 @@ TEST_F(CudaStreams, WaitForEachOther) {
 
 // A thread of the host, as the device of such streams makes it.
 std::unique_ptr<Stream> host_stream(const CudaStreamSettings& settings) {
-  return device::make_cpu_stream({.name = "host", .cpus = {}},
-                                 {.rank = settings.rank,
-                                  .policy = {},
-                                  .deadline = std::chrono::seconds(20),
-                                  .failure = settings.failure,
-                                  .word = settings.words->make(settings.ordinal)});
+  return device::make_cpu_stream({.name = "host", .cpus = {}}, {.rank = settings.rank,
+                                                                .policy = {},
+                                                                .deadline = std::chrono::seconds(20),
+                                                                .failure = settings.failure,
+                                                                .word = settings.words->make()});
 }
 
 // A task that takes until it is told to end.
@@ -201,7 +206,7 @@ TEST_F(CudaStreams, UseTheirEventsAgain) {
   CudaStream lane = stream("lane", 3);
   std::vector<Event> events;
   for (int i = 0; i < 100; ++i) events.push_back(lane.record());
-  EXPECT_EQ(fake_cuda::state().events, 3);
+  EXPECT_EQ(fake_cuda::state().events, 3 + 1) << "and the stream's end";
   for (const Event& event : events) EXPECT_TRUE(lane.done(event));
 }
 

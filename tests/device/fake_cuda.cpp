@@ -155,6 +155,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                              cudaDriverEntryPointQueryResult* found) {
   return cudaGetDriverEntryPoint(name, function, flags, found);
 }
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
+  return function(argument), cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return *memory = std::malloc(bytes), cudaSuccess;
 }

@@ -135,6 +135,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorAssert";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
     case cudaErrorIllegalState:
       return "cudaErrorIllegalState";
     case cudaErrorStreamCaptureUnsupported:

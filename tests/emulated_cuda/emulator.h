@@ -91,6 +91,17 @@ int pageable_copies();
 void refuse_graphs(int gpu);
 // Waits of streams for words of the host's memory, since the process began.
 int host_waits();
+// Functions of the host that streams call, since the process began.
+int host_functions();
+// What the driver makes of cuStreamWaitValue32 and cuStreamWriteValue32 from now on.
+enum class StreamMemory {
+  works,
+  missing,       // it has neither
+  refused,       // both return an error
+  loses_writes,  // both return success; what is written does not arrive
+  loses_waits    // likewise; no stream waits
+};
+void set_stream_memory(StreamMemory how);
 
 // From now on work that is given to `stream` is not done before release().
 void hold(cudaStream_t stream);

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "src/comm/backend.h"
@@ -46,6 +48,42 @@ TEST(NcclSetUp, SplitsCommunicatorsOfTheSameRanksFromOne) {
   EXPECT_EQ(nccl_set_up().unique_ids - before.unique_ids, 1 + 2) << "of all ranks, and of each pair";
   EXPECT_EQ(nccl_set_up().splits - before.splits, 4 * 4) << "each rank takes part in each of its own";
   EXPECT_EQ(nccl_communicators(), 0);
+}
+
+int threads_of_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+// The calling thread issues to all of them, and one thread a rank watches them.
+TEST(NcclSetUp, ARankHasOneThreadForAllItsCommunicators) {
+  constexpr int kGroups = 6;
+  run_local(2, {}, [](Communicator host) {
+    GpuRank rank(host);
+    std::vector<std::unique_ptr<Stream>> streams;  // an emulated one has a thread itself
+    std::vector<Communicator> groups;
+    for (int i = 0; i < kGroups; ++i) {
+      streams.push_back(rank.make_stream("lane"));
+      groups.push_back(rank.world.duplicate("lane"));
+    }
+    const Arena arena = rank.device->make_arena(512);
+    const auto count = [&] {
+      host.barrier();
+      const int threads = threads_of_process();
+      host.barrier();
+      return threads;
+    };
+    const auto use = [&](std::size_t i) {
+      groups[i].bind(*streams[i]);
+      groups[i].all_gather(arena.base() + 256 * host.rank(), arena.base(), 256);
+      streams[i]->synchronize();
+    };
+    const int before = count();
+    use(0);
+    EXPECT_EQ(count() - before, 2) << "one for each rank";
+    for (std::size_t i = 1; i < kGroups; ++i) use(i);
+    EXPECT_EQ(count() - before, 2);
+  });
 }
 
 // In a step a rank's host may wait for what its peer does only behind the message.

@@ -138,7 +138,7 @@ void wait_beside(const char* connections) {
   cudaStreamCreate(&waits);
   cudaStreamCreate(&works);
   static device::HostWords::Word word{0};
-  device::enqueue_wait(waits, word, 1);
+  device::HostWords(0, device::HostWords::find_calls()).enqueue_wait(waits, word, 1);
   static std::atomic<bool> done = false;
   work_of(works)->give([] { done = true; });
   std::this_thread::sleep_for(milliseconds(200));

@@ -51,6 +51,19 @@ grep -q "^(measured: how much the GPUs' memory in use grew by their driver's cou
 grep -q '% of the 2.0 TFLOP/s that 2 ranks could reach$' share.txt
 grep -q '^exchange  NCCL 2\.28\.9' 3.txt
 "$emulated" info | grep -q '^NCCL           2\.28\.9'
+# States on the host, whose thread the streams wait for; then with a driver that has no such waits.
+host="--set run.device=cuda --set strategy.stage=3 --set offload.states=host"
+"$emulated" train run.toml $host --json waits.json >waits.txt
+EMULATED_CUDA_STREAM_MEMORY=missing "$emulated" train run.toml $host --json caller.json >caller.txt
+[ "$(figure loss waits.json)" = "$(figure loss caller.json)" ]
+! grep -q 'the calling thread waits' waits.txt
+grep -q '^          GPU 0: the calling thread waits .* the NVIDIA driver has no cuStreamWriteValue32$' caller.txt
+grep -q '"GPU 0: the calling thread waits' caller.json
+CUDA_DEVICE_MAX_CONNECTIONS=1 "$emulated" train run.toml $host --json queues.json >queues.txt
+[ "$(figure loss waits.json)" = "$(figure loss queues.json)" ]
+grep -q "^          GPU 0: .* streams share 1 hardware queues .*: CUDA_DEVICE_MAX_CONNECTIONS is '1' in the environment; set" queues.txt
+"$emulated" info | grep -q '^               its streams wait by themselves for threads of the host$'
+EMULATED_CUDA_STREAM_MEMORY=missing "$emulated" info | grep -q '^               threads of the host are waited for by the caller: the'
 # Text from cached keys and values: that of the CPU.
 "$tool" train run.toml --set run.export=weights --set run.steps=30 --set schedule.learning_rate=0.01 >trained.txt
 prompt="--weights weights --prompt-file prompt.txt --tokens 11 --temperature 0"

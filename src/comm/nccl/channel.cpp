@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "kernels/cuda/advance_word.h"
@@ -74,17 +72,21 @@ NcclChannel::GroupEnd::~GroupEnd() noexcept(false) {
 }
 
 NcclChannel::NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options)
-    : world_(world), host_(std::move(host)), options_(options), deadline_(options.deadline) {
+    : world_(world),
+      host_(std::move(host)),
+      options_(options),
+      words_(device::HostWords::of(options.ordinal, options.deadline)),
+      deadline_(options.deadline) {
   device::make_current(options_.ordinal);
   try {
     take_staging();
     flights_.resize(kMostInFlight);
-    for (auto* word : {&begun_, &landed_, &spare_}) *word = world_.words().make(options_.ordinal);
+    for (auto* word : {&begun_, &landed_, &spare_}) *word = words_->make();
     last_ = device::make_cuda_event(cudaEventDisableTiming);
     connect();
     kernels::cuda::advance_word(on_stream(), *spare_);
   } catch (...) {
-    if (world_.forget(*this, false)) give_back();
+    give_back(world_.forget(*this, false));
     throw;
   }
   world_.watch(*this);
@@ -141,20 +143,15 @@ NcclChannel::~NcclChannel() {
   device::ignore_cuda(cudaSetDevice(options_.ordinal));
   const bool drained = landed([this] { host_->rethrow_failure({}); });
   if (drained) end_registrations();
-  const bool ended = world_.forget(*this, drained);
-  if (ended && (drained || landed([] {})))
-    give_back();
-  else
-    static_cast<void>(new (std::nothrow)
-                          std::tuple(begun_, landed_, spare_));  // the GPU may still write there
+  give_back(world_.forget(*this, drained));
 }
 
-void NcclChannel::give_back() noexcept {
-  ignore_cuda(cudaSetDevice(options_.ordinal));
+void NcclChannel::give_back(bool ended) noexcept {
   if (staging_ == nullptr) return;
-  // Only what was in flight here used it.
-  if (!staging_of_nccl_) return ignore_cuda(cudaFree(staging_));
-  nccl().ncclMemFree(staging_);
+  if (ended)
+    world_.give_back({.memory = staging_, .bytes = options_.staging_bytes, .of_nccl = staging_of_nccl_});
+  else
+    world_.leave(options_.staging_bytes, "NCCL has not ended a communicator", deadline());
 }
 
 template <class Ask>
@@ -214,7 +211,7 @@ void NcclChannel::begin(const NcclCall& call) {
   next->call = call;
   next->ticket = ++ticket_;
   next->left.reset();
-  device::enqueue_write(options_.stream, *begun_, ticket_);
+  words_->enqueue_write(options_.stream, *begun_, ticket_);
 }
 
 NcclChannel::Issue::~Issue() noexcept(false) {
@@ -231,7 +228,7 @@ kernels::ComputeContext NcclChannel::on_stream() const {
 
 void NcclChannel::end() {
   if (captured_ != nullptr) return kernels::cuda::advance_word(on_stream(), *landed_);
-  device::enqueue_write(options_.stream, *landed_, ticket_);
+  words_->enqueue_write(options_.stream, *landed_, ticket_);
   check_cuda(cudaEventRecord(last_.get(), options_.stream), "cudaEventRecord");
   const std::lock_guard lock(mutex_);
   ++in_flight_;

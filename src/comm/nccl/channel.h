@@ -52,8 +52,9 @@ class NcclChannel {
   // Collective over the members of `host`: split from the communicator of these ranks, which the first of
   // their channels makes, by a unique id that `host` brings from the first of them to all.
   NcclChannel(NcclWorld& world, std::shared_ptr<Backend> host, const Options& options);
-  // Waits for what is in flight here, unless the world failed, at most the deadline. Tells nobody and waits
-  // for no peer. What NCCL is not done with by then keeps its memory, to which the GPU may still write.
+  // Waits for what is in flight here, unless the world failed, at most the deadline, and for no peer. What
+  // NCCL or the GPU is not done with by then keeps its memory, to which the GPU may still write. That is told
+  // as the rank's failure.
   ~NcclChannel();
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
@@ -132,7 +133,7 @@ class NcclChannel {
 
   void take_staging();
   void connect();
-  void give_back() noexcept;
+  void give_back(bool ended) noexcept;  // whether NCCL is done with it
   kernels::ComputeContext on_stream() const;
   void begin(const NcclCall& call);
   void end();
@@ -173,6 +174,7 @@ class NcclChannel {
 
   // The tickets that the stream has come to, and those that it is done with. The watch looks there and never
   // asks the driver, which may let no call in before the GPU is idle: it could not end what keeps it busy.
+  const std::shared_ptr<device::HostWords> words_;
   std::shared_ptr<device::HostWords::Word> begun_, landed_;
   std::shared_ptr<device::HostWords::Word> spare_;  // for a kernel that has to be loaded before a capture
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "src/comm/nccl/backend.h"
+#include "src/device/cuda_work.h"
+#include "src/device/time_text.h"
 #include "src/device/wait.h"
 
 namespace tessera {
@@ -54,6 +56,7 @@ NcclWorld::~NcclWorld() {
     end_taken();
   }
   wait_for_ends(options_.deadline);
+  free_staging();
 }
 
 void NcclWorld::refuse_turn(const std::string& what) const {
@@ -86,6 +89,53 @@ bool NcclWorld::forget(NcclChannel& channel, bool drained) noexcept {
     if (!drained || aborted_ || channels_.empty()) end_taken();
   }
   return wait_for_ends(channel.deadline());
+}
+
+void NcclWorld::give_back(const Staging& staging) noexcept {
+  bool in_use = false;
+  {
+    const std::lock_guard lock(mutex_);
+    staging_.push_back(staging);
+    in_use = !channels_.empty();
+  }
+  if (!in_use) free_staging();
+}
+
+void NcclWorld::free_staging() noexcept try {
+  std::vector<Staging> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.swap(staging_);
+  }
+  if (all.empty()) return;
+  device::ignore_cuda(cudaSetDevice(ordinal_));
+  const std::shared_ptr<device::CudaWork> work = device::CudaWork::of(ordinal_);
+  if (work->wait()) {
+    for (const Staging& one : all) {
+      if (one.of_nccl)
+        nccl().ncclMemFree(one.memory);
+      else
+        device::ignore_cuda(cudaFree(one.memory));
+    }
+    return;
+  }
+  std::int64_t bytes = 0;
+  for (const Staging& one : all) bytes += one.bytes;
+  leave(bytes, "the GPU has not ended its work", work->deadline());
+} catch (const std::exception&) {  // no memory to list what is given back
+}
+
+void NcclWorld::leave(std::int64_t bytes, const char* why, std::chrono::nanoseconds deadline) noexcept try {
+  const std::string text =
+      fmt::format("rank {}, GPU {}: {} within {}; {} bytes of staging memory are left to it",
+                  host_->global_rank(), ordinal_, why, device::time_text(deadline), bytes);
+  std::vector<FailureFlag> flags;
+  {
+    const std::lock_guard lock(mutex_);
+    flags = flags_;
+  }
+  for (FailureFlag& flag : flags) flag.set(text);
+} catch (const std::exception&) {  // no memory for the message
 }
 
 void NcclWorld::drop(NcclParent& parent) {

@@ -13,7 +13,6 @@
 
 #include "src/comm/backend.h"
 #include "src/comm/nccl/parent.h"
-#include "src/device/host_words.h"
 #include "tessera/device.h"
 
 namespace tessera::comm {
@@ -29,8 +28,6 @@ class NcclWorld {
   NcclWorld& operator=(const NcclWorld&) = delete;
 
   const NcclOptions& options() const { return options_; }
-  // By which the rank's streams tell the watch how far they are.
-  device::HostWords& words() { return words_; }
   // Set when the world fails: what waits for the GPU ends then.
   void attach(FailureFlag flag);
   void watch(NcclChannel& channel);
@@ -38,6 +35,16 @@ class NcclWorld {
   // all that the GPU does. At once where something is still in flight on it: where the world failed, with all
   // others. Whether NCCL is done, by the deadline, with what it was given back.
   bool forget(NcclChannel& channel, bool drained) noexcept;
+  // Staging memory of a channel whose calls have ended. It is given back when none of the rank's
+  // communicators is in use, because the runtime may wait for all that the GPU does.
+  struct Staging {
+    void* memory = nullptr;
+    std::int64_t bytes = 0;
+    bool of_nccl = false;  // taken by ncclMemAlloc
+  };
+  void give_back(const Staging& staging) noexcept;
+  // Tells the rank that staging memory is not given back: `why` has lasted for `deadline`.
+  void leave(std::int64_t bytes, const char* why, std::chrono::nanoseconds deadline) noexcept;
 
   // A call of one of the rank's communicators: by one thread at a time, as NCCL starts all kernels of a GPU
   // in the order of its calls and refuses threads that race for it. UsageError where another thread is in
@@ -79,10 +86,10 @@ class NcclWorld {
   void end_taken();                             // with the lock held
   std::exception_ptr failure() const noexcept;  // of the world
   bool wait_for_ends(std::chrono::nanoseconds deadline) noexcept;
+  void free_staging() noexcept;
 
   const std::shared_ptr<Backend> host_;
   const NcclOptions options_;
-  device::HostWords words_;
   std::atomic<bool> called_{false};
   std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
@@ -94,7 +101,8 @@ class NcclWorld {
   int ordinal_ = 0;       // the rank's GPU
   std::vector<NcclHandle> taken_;
   std::vector<NcclEnd> ends_;
-  std::thread thread_;  // since the first channel
+  std::vector<Staging> staging_;  // to be given back
+  std::thread thread_;            // since the first channel
 
   // Of the rank's own thread.
   std::map<std::vector<int>, NcclParent> parents_;

@@ -60,6 +60,7 @@ enum cudaError_t {  // with CUDA's numbers
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorAssert = 710,
   cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated,
   cudaErrorStreamCaptureMerge,
@@ -123,6 +124,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 inline constexpr unsigned long long cudaEnableDefault = 0;
 
+using cudaHostFn_t = void (*)(void*);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument);
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* found);
