@@ -23,7 +23,7 @@ constexpr float kCubic = 0.044715f;
 HWY_INLINE V16 gelu_gate(V16 x) {
   const V16 inner = fma(mul(x, x), set16(kCubic), set16(1.0f));
   const V16 minus_2u = mul(mul(x, set16(-2.0f * kSqrt2OverPi)), inner);
-  return div(set16(1.0f), add(set16(1.0f), exp16(minus_2u)));
+  return reciprocal16(add(set16(1.0f), exp16(minus_2u)));
 }
 
 // Its derivative is s + x s (1 - s) 2 u', u' = sqrt(2/pi) (1 + 3 0.044715 x^2).
