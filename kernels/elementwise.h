@@ -17,6 +17,25 @@ void gelu_forward(const ComputeContext& context, DType type, std::int64_t numel,
 void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel, const void* input,
                    const void* output_gradient, void* input_gradient);
 
+// Tensors [rows, columns] and bias_gradient [columns], all of one type.
+struct GeluBackwardBias {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  DType type = DType::fp32;
+  const void* input = nullptr;
+  const void* output_gradient = nullptr;
+  void* input_gradient = nullptr;  // may be output_gradient or input
+  float beta = 0.0f;               // for bias_gradient
+  void* bias_gradient = nullptr;
+};
+
+// gelu_backward, and the gradient of the bias that is in `input`: the column sums of input_gradient + beta *
+// bias_gradient. The bits are those of gelu_backward and column_sum (column_sum.h), without the latter's pass
+// over the memory.
+std::int64_t gelu_backward_bias_workspace_bytes(std::int64_t rows, std::int64_t columns,
+                                                const Target& target);
+void gelu_backward_bias(const ComputeContext& context, const GeluBackwardBias& arguments);
+
 // output = a + b, rounded once. output may be a or b, and a may be b. fp16 is allowed.
 void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,
          void* output);

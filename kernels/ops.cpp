@@ -61,6 +61,20 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
   ops_of(context.device).gelu_backward(context, type, numel, input, output_gradient, input_gradient);
 }
 
+std::int64_t gelu_backward_bias_workspace_bytes(std::int64_t rows, std::int64_t columns,
+                                                const Target& target) {
+  return column_sum_workspace_bytes(rows, columns, target);
+}
+
+void gelu_backward_bias(const ComputeContext& context, const GeluBackwardBias& arguments) {
+  const char* op = "gelu_backward_bias";
+  check_compute_type(arguments.type, op);
+  check_beta(arguments.beta, op);
+  check_workspace(context, column_sum_workspace_bytes(arguments.rows, arguments.columns, context.target()),
+                  op);
+  ops_of(context.device).gelu_backward_bias(context, arguments);
+}
+
 void dropout(const ComputeContext& context, const DropoutShape& shape, const Dropout& dropout,
              const void* input, void* output) {
   check_dropout(shape, dropout);

@@ -12,7 +12,7 @@ namespace tessera::kernels {
 // clang-format off
 #define TESSERA_FOR_EACH_OP(op) \
   op(optimizer_update) op(cast) op(fill) op(copy_bytes) op(copy_rows) op(add) \
-  op(gelu_forward) op(gelu_backward) op(dropout) op(swiglu_forward) op(swiglu_backward) op(rotary_forward) op(rotary_backward) \
+  op(gelu_forward) op(gelu_backward) op(gelu_backward_bias) op(dropout) op(swiglu_forward) op(swiglu_backward) op(rotary_forward) op(rotary_backward) \
   op(add_loss) op(set_gate) op(ordered_chain) op(sum_of_squares) \
   op(column_sum_workspace_bytes) op(column_sum) op(round_sum) \
   op(layer_norm_forward) op(layer_norm_backward_workspace_bytes) op(layer_norm_backward) \

@@ -6,7 +6,9 @@
 
 #include "kernels/casts.h"
 #include "kernels/check.h"
+#include "kernels/cpu/column_sum.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_groups.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cpp"
@@ -23,7 +25,7 @@ constexpr float kCubic = 0.044715f;
 HWY_INLINE V16 gelu_gate(V16 x) {
   const V16 inner = fma(mul(x, x), set16(kCubic), set16(1.0f));
   const V16 minus_2u = mul(mul(x, set16(-2.0f * kSqrt2OverPi)), inner);
-  return div(set16(1.0f), add(set16(1.0f), exp16(minus_2u)));
+  return reciprocal16(add(set16(1.0f), exp16(minus_2u)));
 }
 
 // Its derivative is s + x s (1 - s) 2 u', u' = sqrt(2/pi) (1 + 3 0.044715 x^2).
@@ -52,6 +54,30 @@ HWY_INLINE void gelu_backward_of(const T* input, const T* output_gradient, T* in
     const V16 gradient = load_some(output_gradient + i, count - i);
     store_some(mul(gradient, derivative), input_gradient + i, count - i);
   }
+}
+
+// Columns [begin, end) of `rows` rows. sums [columns] = what is written, added in row order.
+template <class T>
+HWY_INLINE void gelu_backward_rows_of(const GeluBackwardBias& a, std::int64_t first, std::int64_t rows,
+                                      std::int64_t begin, std::int64_t end, float* sums) {
+  for (std::int64_t i = begin; i < end; i += 16) store_some(set16(0.0f), sums + i, end - i);
+  for (std::int64_t row = first; row < first + rows; ++row) {
+    const T* const input = static_cast<const T*>(a.input) + row * a.columns;
+    const T* const output_gradient = static_cast<const T*>(a.output_gradient) + row * a.columns;
+    T* const input_gradient = static_cast<T*>(a.input_gradient) + row * a.columns;
+    gelu_backward_of(input + begin, output_gradient + begin, input_gradient + begin, end - begin);
+    for (std::int64_t i = begin; i < end; i += 16)
+      store_some(add(load_some(sums + i, end - i), load_some(input_gradient + i, end - i)), sums + i,
+                 end - i);
+  }
+}
+
+void gelu_backward_rows(const GeluBackwardBias& a, std::int64_t first, std::int64_t rows, std::int64_t begin,
+                        std::int64_t end, float* sums) {
+  if (a.type == DType::fp32)
+    gelu_backward_rows_of<float>(a, first, rows, begin, end, sums);
+  else
+    gelu_backward_rows_of<Bf16>(a, first, rows, begin, end, sums);
 }
 
 template <class T>
@@ -128,6 +154,7 @@ namespace tessera::kernels::cpu {
 
 HWY_EXPORT(gelu_forward_range);
 HWY_EXPORT(gelu_backward_range);
+HWY_EXPORT(gelu_backward_rows);
 HWY_EXPORT(add_range);
 HWY_EXPORT(cast_range);
 
@@ -148,6 +175,26 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
     (type, element(input, type, begin), element(output_gradient, type, begin),
      element(input_gradient, type, begin), end - begin);
   });
+}
+
+// A piece of work is a part of the columns of a group of rows. A row's part stays in the nearest cache
+// until it was added.
+void gelu_backward_bias(const ComputeContext& context, const GeluBackwardBias& a) {
+  constexpr std::int64_t kColumns = 1024;
+  auto* const partial = static_cast<float*>(context.workspace.data);
+  const std::int64_t groups = row_groups(a.rows);
+  const std::int64_t parts = (a.columns + kColumns - 1) / kColumns;
+  const int threads = a.rows * a.columns < kElementwiseGrain ? 1 : context.threads;
+  parallel_ranges(threads, groups * parts, 1, [&](std::int64_t first, std::int64_t last, int) {
+    for (std::int64_t piece = first; piece < last; ++piece) {
+      const std::int64_t group = piece / parts, begin = piece % parts * kColumns;
+      const std::int64_t row = group * kRowsPerGroup;
+      HWY_DYNAMIC_DISPATCH(gelu_backward_rows)
+      (a, row, std::min(kRowsPerGroup, a.rows - row), begin, std::min(begin + kColumns, a.columns),
+       partial + group * a.columns);
+    }
+  });
+  add_row_groups(context, groups, a.columns, a.columns, partial, a.beta, a.type, a.bias_gradient);
 }
 
 void add(const ComputeContext& context, DType type, std::int64_t numel, const void* a, const void* b,

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels::HWY_NAMESPACE {
 
-HWY_INLINE V16 sigmoid16(V16 x) { return div(set16(1.0f), add(set16(1.0f), exp16(neg(x)))); }
+HWY_INLINE V16 sigmoid16(V16 x) { return reciprocal16(add(set16(1.0f), exp16(neg(x)))); }
 
 template <class T>
 HWY_INLINE void forward_row_of(const T* gate, std::int64_t hidden, T* output) {

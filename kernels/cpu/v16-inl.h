@@ -323,6 +323,16 @@ HWY_INLINE V16 exp16(V16 a) {
   return a;
 }
 
+// Like reciprocal_element (exp_math.h).
+HWY_INLINE V16 reciprocal16(V16 a) {
+  const FloatTag d;
+  TESSERA_FOR_PARTS {
+    const FloatVector quotient = hn::Div(hn::Set(d, 1.0f), a.part[i]);
+    a.part[i] = hn::IfThenZeroElse(hn::Ge(a.part[i], hn::Set(d, 0x1p126f)), quotient);
+  }
+  return a;
+}
+
 #undef TESSERA_FOR_PARTS
 
 }  // namespace tessera::kernels::HWY_NAMESPACE

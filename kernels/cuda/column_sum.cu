@@ -3,44 +3,22 @@
 #include <algorithm>
 
 #include "kernels/check.h"
-#include "kernels/cuda/row_groups.h"
-#include "kernels/cuda/sweep.cuh"
-#include "kernels/cuda/vector.cuh"
+#include "kernels/cuda/column_groups.cuh"
 #include "kernels/ops.h"
 
 namespace tessera::kernels::cuda {
 namespace {
 
-constexpr int kRowLanes = 8;  // threads that share a column of a group, in a block of so many warps
+template <class T>
+struct Matrix {
+  static constexpr int kRowsAtOnce = 4;
+  const T* data;
 
-// partial [groups, columns]: a block sums a group's rows of kWarp * kWidth columns.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kWarp* kRowLanes)
-    column_groups_kernel(std::int64_t rows, std::int64_t columns, const T* input, float* partial) {
-  __shared__ float shared[kRowLanes][kWarp * kWidth];
-  const std::int64_t vector = blockIdx.x * std::int64_t{kWarp} + threadIdx.x;
-  const std::int64_t column = vector * kWidth;
-  const std::int64_t begin = group_begin(rows, gridDim.y, blockIdx.y);
-  const std::int64_t end = group_begin(rows, gridDim.y, blockIdx.y + 1);
-  float sum[kWidth] = {};
-  if (column < columns)
-#pragma unroll 4
-    for (std::int64_t row = begin + threadIdx.y; row < end; row += kRowLanes) {
-      float x[kWidth];
-      load(input + row * columns + column, x);
-#pragma unroll
-      for (int j = 0; j < kWidth; ++j) sum[j] += x[j];
-    }
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j) shared[threadIdx.y][j * kWarp + threadIdx.x] = sum[j];
-  __syncthreads();
-  if (threadIdx.y > 0 || column >= columns) return;
-#pragma unroll
-  for (int j = 0; j < kWidth; ++j)
-    for (int lane = 1; lane < kRowLanes; ++lane) sum[j] += shared[lane][j * kWarp + threadIdx.x];
-  // Columns are whole vectors; where nvcc does not see that of the offset it stores element by element.
-  store(sum, partial + (blockIdx.y * (columns / kWidth) + vector) * kWidth);
-}
+  template <int kCount>
+  __device__ void take(std::int64_t i, float (&x)[kCount]) const {
+    load(data + i, x);
+  }
+};
 
 template <class T>
 struct Sums {
@@ -70,15 +48,6 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   *to = from_float<T>(sum);
 }
 
-template <class T, int kWidth>
-void sum_groups(const ComputeContext& context, std::int64_t rows, std::int64_t columns, const void* input,
-                float* partial) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(columns, kWarp * kWidth)),
-                  static_cast<unsigned>(column_groups_of(rows)));
-  start(context, "column_sum", {grid, dim3(kWarp, kRowLanes)}, column_groups_kernel<T, kWidth>, rows, columns,
-        static_cast<const T*>(input), partial);
-}
-
 }  // namespace
 
 void add_row_groups(const ComputeContext& context, std::int64_t groups, std::int64_t columns,
@@ -101,17 +70,11 @@ std::int64_t column_sum_workspace_bytes(std::int64_t rows, std::int64_t columns,
 void column_sum(const ComputeContext& context, std::int64_t rows, std::int64_t columns, DType type,
                 const void* input, float beta, void* sums) {
   check_workspace(context, cuda::column_sum_workspace_bytes(rows, columns, context.target()), "column_sum");
-  if (columns < 1) return;
-  auto* partial = static_cast<float*>(context.workspace.data);
   with_compute_type(type, [&](auto t) {
     using T = decltype(t);
-    constexpr int kWidth = width_of(sizeof(T));
-    if (columns % kWidth == 0 && is_aligned(kWidth, {{input, sizeof(T)}, {partial}}))
-      sum_groups<T, kWidth>(context, rows, columns, input, partial);
-    else
-      sum_groups<T, 1>(context, rows, columns, input, partial);
+    sum_columns<T>(context, "column_sum", rows, columns, Matrix<T>{static_cast<const T*>(input)},
+                   {{input, sizeof(T)}}, type, beta, sums);
   });
-  add_row_groups(context, column_groups_of(rows), columns, partial, beta, type, {sums});
 }
 
 }  // namespace tessera::kernels::cuda

@@ -32,6 +32,12 @@ std::int64_t gradient_stride(const CrossEntropyShape& shape) {
   return logits_stride(shape) * 4 / bytes_of(shape.type);
 }
 
+// How many rows were taken; it lies behind the logits.
+using Counter = unsigned long long;
+std::int64_t counter_bytes(const CrossEntropyShape& shape) {
+  return is_short(shape.vocabulary) ? 0 : kPartBytes;
+}
+
 struct Rows {
   std::int64_t count;
   int vocabulary;
@@ -41,6 +47,7 @@ struct Rows {
   float* losses;
   bool with_gradient;
   StepScale scale;
+  Counter* taken = nullptr;  // 0 when long rows begin
 };
 
 // A block is a row.
@@ -65,9 +72,11 @@ __global__ void __launch_bounds__(Short::kThreads) short_row_kernel(Rows a) {
     Short::replace<T>(a.vocabulary, logits, 0, Outcome(statistics, target, a.vocabulary, 0, a.scale.get()));
 }
 
-// A multiprocessor has one block, which goes from row to row. Of a row it keeps the first kept_count logits,
-// and as it has done with some of them their place is for the next row's, so that the memory is never idle: a
-// thread asks for what it will itself read. Bits do not depend on kept_count, a multiple of a warp's vectors.
+// A multiprocessor has one block, which takes row after row until there are none: where other kernels hold a
+// multiprocessor, such as those that exchange gradients, the other blocks do its rows, and a block that comes
+// late finds none. Of a row a block keeps the first kept_count logits, and as it has done with some of them
+// their place is for the next row's, so that the memory is never idle: a thread asks for what it will itself
+// read. Bits depend neither on who takes a row nor on kept_count, a multiple of a warp's vectors.
 constexpr int kKeptTiles = 8;  // 256 KiB, more than a block has of shared memory
 template <class T>
 __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int kept_count) {
@@ -79,13 +88,19 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
       Long::for_parts(tile, 0, kept_end, [&](int, int i) { copy_async(kept + i, logits + i); });
     close_copies();
   };
-  for (int tile = 0; tile < kKeptTiles; ++tile) fetch(tile, a.logits + blockIdx.x * a.stride);
-  int target = a.targets[blockIdx.x];
-  for (std::int64_t row = blockIdx.x; row < a.count; row += gridDim.x) {
+  const auto target_of = [&](std::int64_t row) { return row < a.count ? a.targets[row] : -1; };
+  __shared__ std::int64_t rows[2];  // that were taken, by turns
+  const bool takes = threadIdx.x == 0;
+  if (takes) rows[0] = static_cast<std::int64_t>(atomicAdd(a.taken, Counter{1}));
+  __syncthreads();
+  std::int64_t row = rows[0];
+  if (row >= a.count) return;
+  for (int tile = 0; tile < kKeptTiles; ++tile) fetch(tile, a.logits + row * a.stride);
+  int target = target_of(row);
+  for (int turn = 1; row < a.count; turn = 1 - turn) {
     float* const logits = a.logits + row * a.stride;
-    const bool is_last = row + gridDim.x >= a.count;
-    const float* const next = is_last ? nullptr : logits + gridDim.x * a.stride;
-    const int next_target = is_last ? -1 : a.targets[row + gridDim.x];
+    std::int64_t taken = 0;  // which is not waited for before it is passed on
+    if (takes) taken = static_cast<std::int64_t>(atomicAdd(a.taken, Counter{1}));
     const float at_target = is_counted(target, a.vocabulary) ? logits[target] : 0.0f;
     Softmax all;
     for (int tile = 0; tile < kKeptTiles || tile * Long::kTile < a.vocabulary; ++tile) {
@@ -105,23 +120,27 @@ __global__ void __launch_bounds__(Long::kThreads) long_rows_kernel(Rows a, int k
         }
         all.add(x);
       }
-      if (tile < kKeptTiles) fetch(tile, a.with_gradient ? nullptr : next);
+      if (tile < kKeptTiles) close_copies();
     }
-    all.combine(shared);
+    if (takes) rows[turn] = taken;
+    all.combine(shared);  // with barriers, behind which all see the row that was taken
+    const std::int64_t next_row = rows[turn];
+    const float* const next = next_row < a.count ? a.logits + next_row * a.stride : nullptr;
     const SoftmaxStatistics statistics = {all.maximum, all.sum[0], at_target};
     const Outcome outcome(statistics, target, a.vocabulary, 0, a.scale.get());
-    if (threadIdx.x == 0) a.losses[row] = loss_of(statistics, target, a.vocabulary);
-    target = next_target;
-    if (!a.with_gradient) continue;
+    if (takes) a.losses[row] = loss_of(statistics, target, a.vocabulary);
+    row = next_row;
+    target = target_of(row);
     // First what was read last, which may be in the cache yet.
-    if (kept_end < a.vocabulary) Long::replace<T>(a.vocabulary, logits, kept_end, outcome);
+    if (a.with_gradient && kept_end < a.vocabulary) Long::replace<T>(a.vocabulary, logits, kept_end, outcome);
     for (int tile = 0; tile < kKeptTiles; ++tile) {
-      Long::for_parts(tile, 0, kept_end, [&](int, int i) {
-        float x[Long::kCount];
-        load(kept + i, x);
-        outcome.differentiate(x, i);
-        store(x, reinterpret_cast<T*>(logits) + i);
-      });
+      if (a.with_gradient)
+        Long::for_parts(tile, 0, kept_end, [&](int, int i) {
+          float x[Long::kCount];
+          load(kept + i, x);
+          outcome.differentiate(x, i);
+          store(x, reinterpret_cast<T*>(logits) + i);
+        });
       fetch(tile, next);
     }
   }
@@ -136,10 +155,12 @@ struct Head {
   float* losses;
 
   float* logits() const { return static_cast<float*>(context.workspace.data); }
+  Counter* counter() const { return offset_bytes<Counter>(context.workspace.data, logits_bytes(shape)); }
   ComputeContext behind_logits() const {
+    const std::int64_t own_bytes = logits_bytes(shape) + counter_bytes(shape);
     ComputeContext rest = context;
-    rest.workspace = {.data = offset_bytes<char>(context.workspace.data, logits_bytes(shape)),
-                      .bytes = context.workspace.bytes - logits_bytes(shape)};
+    rest.workspace = {.data = offset_bytes<char>(context.workspace.data, own_bytes),
+                      .bytes = context.workspace.bytes - own_bytes};
     return rest;
   }
   const void* input_of(Chunk chunk) const { return element(input, shape.type, chunk.begin * shape.channels); }
@@ -166,7 +187,10 @@ struct Head {
     });
   }
 
-  void start_long_rows(void (*kernel)(Rows, int), const Rows& rows) const {
+  void start_long_rows(void (*kernel)(Rows, int), Rows rows) const {
+    rows.taken = counter();
+    device::check_cuda(cudaMemsetAsync(rows.taken, 0, sizeof(Counter), stream_of(context)),
+                       "cross_entropy: cudaMemsetAsync");
     constexpr std::int64_t kWarpBytes = kWarp * Long::kCount * 4;
     const std::int64_t room = std::min<std::int64_t>(most_shared(reinterpret_cast<const void*>(kernel)),
                                                      kKeptTiles * Long::kTile * std::int64_t{4});
@@ -190,7 +214,7 @@ std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const
     need(input_gradient_shape(shape, chunk.rows, gradient_stride(shape)));
     need(weight_gradient_shape(shape, chunk.rows, 1.0f, gradient_stride(shape)));
   });
-  return logits_bytes(shape) + scratch_bytes;
+  return logits_bytes(shape) + counter_bytes(shape) + scratch_bytes;
 }
 
 void cross_entropy_forward(const ComputeContext& context, const CrossEntropyShape& shape, const void* input,

@@ -2,6 +2,7 @@
 
 #include "kernels/casts.h"
 #include "kernels/check.h"
+#include "kernels/cuda/column_groups.cuh"
 #include "kernels/cuda/sweep.cuh"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/exp_math.h"
@@ -73,6 +74,28 @@ struct Gelu {
 };
 struct GeluGradient {
   __device__ float operator()(float x, float gradient) const { return gradient * gelu_derivative(x); }
+};
+
+// What gelu_backward writes, for sums of its columns.
+template <class T>
+struct GeluGradients {
+  static constexpr int kRowsAtOnce = 1;
+  const T *input, *output_gradient;
+  T* input_gradient;
+
+  template <int kCount>
+  __device__ void take(std::int64_t i, float (&x)[kCount]) const {
+    float gradient[kCount];
+    load(input + i, x);
+    load(output_gradient + i, gradient);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) x[j] = GeluGradient{}(x[j], gradient[j]);
+    T rounded[kCount];
+    round_all<kCount>(x, rounded);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) x[j] = to_float(rounded[j]);
+    store(x, input_gradient + i);
+  }
 };
 
 template <class T>
@@ -166,6 +189,18 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
   with_compute_type(type, [&](auto t) {
     run_binary<GeluGradient, decltype(t)>(context, "gelu_backward", numel, input, output_gradient,
                                           input_gradient);
+  });
+}
+
+void gelu_backward_bias(const ComputeContext& context, const GeluBackwardBias& a) {
+  with_compute_type(a.type, [&](auto t) {
+    using T = decltype(t);
+    const GeluGradients<T> gradients = {static_cast<const T*>(a.input),
+                                        static_cast<const T*>(a.output_gradient),
+                                        static_cast<T*>(a.input_gradient)};
+    sum_columns<T>(context, "gelu_backward_bias", a.rows, a.columns, gradients,
+                   {{a.input, sizeof(T)}, {a.output_gradient, sizeof(T)}, {a.input_gradient, sizeof(T)}},
+                   a.type, a.beta, a.bias_gradient);
   });
 }
 

@@ -34,6 +34,10 @@ std::int64_t BlockCosts::workspace_bytes(const BlockPart& part) const {
       return 0;
     case BlockWork::norm:
       return is_of_backward(part.pass) ? norm_workspace_bytes(norm_of(config_, shapes_), target_) : 0;
+    case BlockWork::activation:
+      return part.gradients == nullptr
+                 ? 0
+                 : kernels::gelu_backward_bias_workspace_bytes(shapes_.rows, shapes_.hidden, target_);
     case BlockWork::attention:
       return attention_bytes(part.pass);
     case BlockWork::qkv:
@@ -52,6 +56,7 @@ double BlockCosts::flops(const BlockPart& part) const {
     case BlockWork::memory:
     case BlockWork::norm:
     case BlockWork::heads:
+    case BlockWork::activation:
       return 0;
     case BlockWork::attention: {
       if (shapes_.cached.capacity > 0)  // at most, behind a full cache

@@ -129,8 +129,10 @@ std::vector<int> places_of(const TransformerConfig& config, const BlockPart& par
     return {a, a + 1};
   }
   if (part.gradients == nullptr) return {};
-  const bool two = part.work == BlockWork::norm ? config.norm.kind == NormKind::layer : config.biases;
   const auto first = static_cast<int>(BlockIndices(config).*part.gradients);
+  if (part.which == BlockGradients::bias) return {first + 1};
+  const bool has_bias = part.work == BlockWork::norm ? config.norm.kind == NormKind::layer : config.biases;
+  const bool two = has_bias && part.which == BlockGradients::all;
   return two ? std::vector<int>{first, first + 1} : std::vector<int>{first};
 }
 
@@ -179,7 +181,7 @@ std::vector<BlockPart> block_parts(const TransformerConfig& config, const BlockF
        norm});
   add({"norm2 again", recompute, &Run::norm2_again, {kMiddle}, {kNorm2, kMean2, kRstd2}, norm});
   add({"up", forward, &Run::up, {flow.up_input}, {kPreactivation}, up});
-  add({"activation", forward, &Run::activation, {kPreactivation}, {kHidden}});
+  add({"activation", forward, &Run::activation, {kPreactivation}, {kHidden}, activation});
   ends({"down", forward, &Run::down, {kHidden}, {}, down}, kMlpPartial,
        flow.gathers_sums ? BlockPart{"mlp branch", forward, &Run::mlp_branch, {kMlpSum}, {kMlpBranch}}
                          : BlockPart{"mlp branch", forward, &Run::mlp_branch, {kMlpSum, kMiddle}, {kOutput}});
@@ -199,14 +201,18 @@ std::vector<BlockPart> block_parts(const TransformerConfig& config, const BlockF
        backward,
        &Run::activation_gradient,
        {kPreactivation, kHiddenGradient},
-       {kPreactivationGradient}});
+       {kPreactivationGradient},
+       activation,
+       flow.sums_up_bias ? &At::up : nullptr,
+       BlockGradients::bias});
   add({"up parameters",
        backward,
        &Run::up_parameters,
        {flow.up_input, kPreactivationGradient},
        {},
        up,
-       &At::up});
+       &At::up,
+       flow.sums_up_bias ? BlockGradients::weight : BlockGradients::all});
   ends({"up", backward, &Run::up_gradient, {kPreactivationGradient}, {}, up}, kNorm2Partial,
        {"norm2 sum", backward, &Run::norm2_sum, {kNorm2Sum}, {kNorm2Gradient}});
   add({"norm2",
@@ -261,6 +267,15 @@ std::vector<BlockPart> block_parts(const TransformerConfig& config, const BlockF
        {kInputGradient},
        norm,
        &At::norm1});
+  if (flow.sums_up_bias)
+    add({"up bias",
+         weight_gradient,
+         &Run::up_bias,
+         {kPreactivationGradient},
+         {},
+         activation,
+         &At::up,
+         BlockGradients::bias});
   add({"norm2 parameters",
        weight_gradient,
        &Run::norm2_parameters,

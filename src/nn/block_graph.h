@@ -9,9 +9,23 @@
 
 namespace tessera::nn {
 
-// What a part spends its time on: a matrix product, attention, a norm, putting heads together, or moving
-// memory.
-enum class BlockWork : std::uint8_t { memory, norm, qkv, heads, attention, projection, up, down, adapter };
+// What a part spends its time on: a matrix product, attention, a norm, putting heads together, the activation
+// function, or moving memory.
+enum class BlockWork : std::uint8_t {
+  memory,
+  norm,
+  qkv,
+  heads,
+  attention,
+  projection,
+  up,
+  activation,
+  down,
+  adapter
+};
+
+// Which of a layer's gradients: a bias's may be summed by the part that makes what it is the sum of.
+enum class BlockGradients : std::uint8_t { all, weight, bias };
 
 // A part, and what runs it. Shapes do not enter.
 struct BlockPart {
@@ -22,6 +36,7 @@ struct BlockPart {
   BlockWork work = BlockWork::memory;
   // The layer whose parameters' gradients it writes; nullptr: none.
   std::size_t BlockIndices::*gradients = nullptr;
+  BlockGradients which = BlockGradients::all;
   BlockLayer adapted = BlockLayer::qkv;  // the layer whose adapters it is of, where that is its work
   int chunk = kAllChunks;  // of rows, that it runs on; of these its reads and writes are the pieces
 };

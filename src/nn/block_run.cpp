@@ -164,8 +164,18 @@ void BlockRun::down_gradient() const { input_gradient(BlockLayer::down, kHiddenG
 
 void BlockRun::activation_gradient() const {
   if (config_.mlp == MlpKind::swiglu)
-    kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
-                             value(kPreactivationGradient));
+    return kernels::swiglu_backward(compute_, swiglu(), value(kPreactivation), value(kHiddenGradient),
+                                    value(kPreactivationGradient));
+  const std::size_t bias = indices_.up + 1;
+  if (flow_.sums_up_bias && context_.gradients[bias] != nullptr)
+    kernels::gelu_backward_bias(compute_, {.rows = shapes_.rows,
+                                           .columns = shapes_.hidden,
+                                           .type = config_.type,
+                                           .input = value(kPreactivation),
+                                           .output_gradient = value(kHiddenGradient),
+                                           .input_gradient = value(kPreactivationGradient),
+                                           .beta = context_.betas[bias],
+                                           .bias_gradient = context_.gradients[bias]});
   else
     kernels::gelu_backward(compute_, config_.type, shapes_.rows * shapes_.hidden, value(kPreactivation),
                            value(kHiddenGradient), value(kPreactivationGradient));
@@ -252,6 +262,8 @@ void BlockRun::norm2_parameters() const {
   norm_backward(context_, compute_, norm_pass(kMean2, kRstd2), indices_.norm2,
                 {.input = value(kMiddle), .output_gradient = value(flow_.norm2_gradient)});
 }
+
+void BlockRun::up_bias() const { parameter_gradients(BlockLayer::up); }
 
 NormPass BlockRun::norm_pass(ValueId mean, ValueId rstd) const {
   NormPass pass = norm_of(config_, shapes_);

@@ -121,6 +121,9 @@ struct BlockFlow {
   bool gathers_sums;  // of these, each has all rows of the residual stream
   bool shares;        // of which several share a head of keys and values
   bool cached;        // keys and values are kept from evaluation to evaluation
+  // What makes the gradient of the activation function also sums it up, for the bias of `up`. Not where it
+  // runs on chunks of rows, and no kernel does so with SwiGLU.
+  bool sums_up_bias;
   // The gradients of what the two branches end with, before they are added to the residual stream.
   ValueId mlp_branch, attention_branch;
   // What the layers between norms and residual stream read: values of all rows.
@@ -137,6 +140,7 @@ struct BlockFlow {
         gathers_sums(split && !config.sequence_parallel),
         shares(block_split == BlockSplit::head_parts),
         cached(keeps_keys),
+        sums_up_bias(config.biases && config.mlp == MlpKind::gelu && chunks == 1),
         mlp_branch(drops ? ValueId{kMlpBranchGradient} : SharedValue::output_gradient),
         attention_branch(drops ? kAttentionBranchGradient : kMiddleGradient),
         qkv_input(gathers_rows() ? kNorm1Whole : kNorm1),
@@ -219,6 +223,7 @@ class BlockRun {
   // These make the gradients of the norms' parameters, where weight gradients run apart.
   void norm1_parameters() const;
   void norm2_parameters() const;
+  void up_bias() const;  // likewise
 
   // A layer's adapters (lora_run.cpp) make the scale times A x; the gradient of that, times the scale; the
   // gradients of A and B.

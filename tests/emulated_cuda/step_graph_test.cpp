@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/emulated_cuda/calls.h"
 #include "tests/emulated_cuda/capture.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/engine/matrix.h"
@@ -198,6 +199,43 @@ TEST(StepGraph, AnAbandonedStepLeavesNone) {
     return losses;
   };
   EXPECT_EQ(train(true), train(false));
+}
+
+// What the host asks the runtime for in a replayed step, but for asking again whether it is done, and which
+// GPU is current, which the driver is not needed for.
+TEST(StepGraph, IsOneLaunchAndFewOtherCalls) {
+  for (const int world : {1, 2}) {
+    RunConfig run = base();
+    run.world = world;
+    run.stage = 3;
+    const auto model = std::make_shared<const Model>(small_model(run));
+    std::map<std::string, int> eager, replayed;
+    run_local(world, {}, [&](Communicator host) {
+      TrainerOptions options = trainer_options(run);
+      Trainer trainer(placed(host, options), model, options);
+      for (int step = 0; step < 5; ++step) {
+        host.barrier();
+        if (host.rank() == 0) emulated_cuda::forget_calls();
+        host.barrier();
+        EXPECT_TRUE(
+            trainer.train_step(1e-3, fetch_for(run, host.rank(), step, *model, options.batch)).applied);
+        host.barrier();
+        if (host.rank() == 0 && step == 1) eager = emulated_cuda::calls_made();
+        if (host.rank() == 0 && step == 4) replayed = emulated_cuda::calls_made();
+      }
+    });
+    const auto count = [&](const std::map<std::string, int>& calls) {
+      int all = 0;
+      for (const auto& [name, times] : calls)
+        if (name != "cudaGetDevice" && name != "cudaGetLastError" && name != "cudaEventQuery") all += times;
+      return all / world;
+    };
+    EXPECT_EQ(replayed["cudaGraphLaunch"], world);
+    EXPECT_LE(count(replayed), 11) << ::testing::PrintToString(replayed);
+    EXPECT_GT(count(eager), 300);
+    std::printf("%d ranks: %d calls a rank in an eager step, %d in a replayed one\n", world, count(eager),
+                count(replayed));
+  }
 }
 
 // Who wants to look at a step has it run eagerly on all ranks; the graph stays.

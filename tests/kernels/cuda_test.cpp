@@ -11,6 +11,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "kernels/column_sum.h"
 #include "kernels/rotary_math.h"
 #include "src/device/cuda_check.h"
 #include "tessera/machine.h"
@@ -230,6 +231,24 @@ void add_elementwise(Cases& cases, DType type, std::int64_t numel) {
   add_case("gelu backward", [=](Session& s, const Tensor& x, const Tensor& y) {
     kernels::gelu_backward(s.context(), type, numel, s.input(x), s.input(y), s.output(type, numel));
   });
+}
+
+void add_gelu_bias(Cases& cases, DType type, std::int64_t rows, std::int64_t columns) {
+  for (const float beta : {0.0f, 1.0f})
+    cases.push_back({label("gelu backward and bias", type, {rows, columns}), 4 * tolerance_of(type),
+                     [=](Session& s, Random& random) {
+                       const Tensor bias = random.tensor(type, columns);
+                       gelu_backward_bias(
+                           s.context(gelu_backward_bias_workspace_bytes(rows, columns, s.target())),
+                           {.rows = rows,
+                            .columns = columns,
+                            .type = type,
+                            .input = s.input(random.tensor(type, rows * columns, 3.0)),
+                            .output_gradient = s.input(random.tensor(type, rows * columns)),
+                            .input_gradient = s.output(type, rows * columns),
+                            .beta = beta,
+                            .bias_gradient = beta == 0.0f ? s.output(type, columns) : s.changed(bias)});
+                     }});
 }
 
 // What squares are added to: some are there.
@@ -858,6 +877,9 @@ Cases all_cases() {
   Cases cases;
   for (const DType type : kAllTypes) {
     for (const std::int64_t numel : {1, 7, 1003, 40001}) add_elementwise(cases, type, numel);
+    if (type == DType::fp16) continue;
+    for (const std::int64_t columns : {75, 264})
+      for (const std::int64_t rows : {1, 70, 515}) add_gelu_bias(cases, type, rows, columns);
     for (const std::int64_t numel : {1, 7, 1003, 40001, 2048 * 300 + 5}) {
       add_squares(cases, type, numel);
       add_chain_squares(cases, type, numel);
@@ -1188,6 +1210,75 @@ TEST(CudaSoftmax, OneRankHasTheBitsOfCrossEntropy) {
       const std::vector<Doubles> expected = run(whole, DeviceType::cuda, 1, 0);
       if (type == DType::bf16) actual[1] = expected[1];
       expect_same(whole, actual, expected);
+    }
+}
+
+// An op that does the work of two in one pass has the bits of the two.
+TEST(CudaFused, HasTheBitsOfTheSeparateOps) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  const auto expect_equal = [](const std::string& op, const std::function<void(Session&)>& fused,
+                               const std::function<void(Session&)>& separate) {
+    const Case one = {op, 0.0, [&](Session& s, Random&) { fused(s); }};
+    const Case two = {op, 0.0, [&](Session& s, Random&) { separate(s); }};
+    expect_same(one, run(one, DeviceType::cuda, 1, 0), run(two, DeviceType::cuda, 1, 0));
+  };
+  for (const DType type : kComputeTypes)
+    for (const std::int64_t columns : {75, 264, 8192}) {  // by elements, by a vector a thread, by several
+      const std::int64_t rows = columns > 1000 ? 3 : 70, numel = rows * columns;
+      Random random(static_cast<std::uint64_t>(columns));
+      const Tensor a = random.tensor(type, numel, 2.0), b = random.tensor(type, numel);
+      const Tensor gain = random.tensor(type, columns), bias = random.tensor(type, columns);
+      const LayerNormShape layer = {.rows = rows, .channels = columns, .type = type};
+      const auto layer_norm = [&](Session& s, const void* input, const void* residual, void* sum) {
+        layer_norm_forward(s.context(), layer,
+                           {.input = input,
+                            .residual = residual,
+                            .sum = sum,
+                            .gain = s.input(gain),
+                            .bias = s.input(bias),
+                            .output = s.output(type, numel),
+                            .mean = s.floats(rows),
+                            .rstd = s.floats(rows)});
+      };
+      const RmsNormShape rms = {.rows = rows, .channels = columns, .type = type};
+      const auto rms_norm = [&](Session& s, const void* input, const void* residual, void* sum) {
+        rms_norm_forward(s.context(), rms,
+                         {.input = input,
+                          .residual = residual,
+                          .sum = sum,
+                          .gain = s.input(gain),
+                          .output = s.output(type, numel),
+                          .rstd = s.floats(rows)});
+      };
+      const auto expect_sum_normed = [&](const std::string& op, const auto& norm) {
+        expect_equal(
+            op, [&](Session& s) { norm(s, s.input(a), s.input(b), s.output(type, numel)); },
+            [&](Session& s) {
+              void* const sum = s.output(type, numel);
+              add(s.context(), type, numel, s.input(a), s.input(b), sum);
+              norm(s, sum, nullptr, nullptr);
+            });
+      };
+      expect_sum_normed(label("add and layer norm", type, {rows, columns}), layer_norm);
+      expect_sum_normed(label("add and rms norm", type, {rows, columns}), rms_norm);
+      const std::int64_t scratch = column_sum_workspace_bytes(rows, columns, Target(1, DeviceType::cuda));
+      expect_equal(
+          label("gelu backward and bias", type, {rows, columns}),
+          [&](Session& s) {
+            gelu_backward_bias(s.context(scratch), {.rows = rows,
+                                                    .columns = columns,
+                                                    .type = type,
+                                                    .input = s.input(a),
+                                                    .output_gradient = s.input(b),
+                                                    .input_gradient = s.output(type, numel),
+                                                    .beta = 1.0f,
+                                                    .bias_gradient = s.changed(bias)});
+          },
+          [&](Session& s) {
+            void* const gradient = s.output(type, numel);
+            gelu_backward(s.context(), type, numel, s.input(a), s.input(b), gradient);
+            column_sum(s.context(scratch), rows, columns, type, gradient, 1.0f, s.changed(bias));
+          });
     }
 }
 

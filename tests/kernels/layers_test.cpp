@@ -1,4 +1,5 @@
 // embedding.h, layer_norm.h and gelu of elementwise.h against float64.
+#include "kernels/column_sum.h"
 #include "tests/kernels/support.h"
 
 namespace tessera::kernels::testing {
@@ -44,6 +45,38 @@ TEST(Gelu, MatchesFloat64) {
         gelu_backward(TestContext(threads), type, numel, x.data(), gradient_in_place.data(),
                       gradient_in_place.data());
         EXPECT_TRUE(gradient_in_place == dx);
+      }
+}
+
+TEST(Gelu, BackwardWithTheBiasHasTheBitsOfBoth) {
+  for (const DType type : kComputeTypes)
+    for (const std::int64_t rows : {1, 64, 65, 130})
+      for (const std::int64_t columns : {1, 40, 2049}) {
+        Random random(static_cast<std::uint64_t>(rows * columns));
+        const Tensor x = random.tensor(type, rows * columns, 3.0), dy = random.tensor(type, rows * columns);
+        const Tensor before = random.tensor(type, columns);
+        const std::int64_t scratch = column_sum_workspace_bytes(rows, columns, 1);
+        for (const float beta : {0.0f, 1.0f}) {
+          Tensor dx(type, rows * columns), bias = beta == 0.0f ? Tensor(type, columns) : before;
+          Tensor expected_bias = bias;
+          gelu_backward(TestContext(1), type, rows * columns, x.data(), dy.data(), dx.data());
+          column_sum(TestContext(1, scratch), rows, columns, type, dx.data(), beta, expected_bias.data());
+          for (const int threads : kThreadCounts)
+            for (const bool in_place : {false, true}) {
+              Tensor actual = in_place ? dy : Tensor(type, rows * columns), actual_bias = bias;
+              gelu_backward_bias(TestContext(threads, scratch),
+                                 {.rows = rows,
+                                  .columns = columns,
+                                  .type = type,
+                                  .input = x.data(),
+                                  .output_gradient = in_place ? actual.data() : dy.data(),
+                                  .input_gradient = actual.data(),
+                                  .beta = beta,
+                                  .bias_gradient = actual_bias.data()});
+              EXPECT_TRUE(actual == dx) << rows << " x " << columns;
+              EXPECT_TRUE(actual_bias == expected_bias) << rows << " x " << columns;
+            }
+        }
       }
 }
 

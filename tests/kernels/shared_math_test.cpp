@@ -16,8 +16,8 @@ Tensor values(std::uint64_t seed) {
   for (std::int64_t i = 0; i < kNumel; ++i)
     result.set(i, random.normal() * (i % 2 == 0 ? 4.0 : std::exp(20.0 * random.normal())));
   const double infinity = std::numeric_limits<double>::infinity();
-  const double special[] = {0.0,    -0.0, infinity, -infinity, std::nan(""), 1e-45,
-                            -1e-45, 88.7, 89.0,     90.0,      -104.0,       -106.0};
+  const double special[] = {0.0,  -0.0, infinity, -infinity, std::nan(""), 1e-45, -1e-45, 88.7,
+                            89.0, 90.0, -104.0,   -106.0,    -87.3,        -87.4, -88.7,  -89.0};
   std::int64_t i = 0;
   for (const double value : special) result.set(i++, value);
   return result;
@@ -91,6 +91,34 @@ TEST(SharedMath, ExpIsAccurate) {
   EXPECT_LT(worst, 2.5e-7);
   EXPECT_EQ(exp_element(-std::numeric_limits<float>::infinity()), 0.0f);
   EXPECT_EQ(exp_element(std::numeric_limits<float>::infinity()), std::numeric_limits<float>::infinity());
+}
+
+// Each significand of d, and each approximation of 1 / d that is off by one unit in the last place at most.
+TEST(SharedMath, ARefinedReciprocalIsRoundedCorrectly) {
+  std::int64_t refined = 0, wrong = 0;
+  for (std::int32_t bits = 0x3f800000; bits < 0x40000000; ++bits) {
+    const float d = bits_as<float>(bits), quotient = 1.0f / d;
+    for (const int off : {-1, 0, 1}) {
+      const float approximation = bits_as<float>(bits_as<std::int32_t>(quotient) + off);
+      if (std::abs(approximation - 1.0 / static_cast<double>(d)) > 0x1p-24) continue;
+      ++refined;
+      if (refined_reciprocal(d, approximation) == quotient) continue;
+      ++wrong;
+      EXPECT_EQ(bits, 0x3fffffff) << d;
+      EXPECT_EQ(approximation, 0.5f) << d;
+    }
+  }
+  EXPECT_GT(refined, 1 << 23);
+  EXPECT_EQ(wrong, 1);
+}
+
+TEST(SharedMath, ReciprocalsAreZeroFromTheSmallestNormalNumberOn) {
+  EXPECT_EQ(reciprocal_element(1.0f), 1.0f);
+  const float below = std::nextafter(0x1p126f, 0.0f);
+  EXPECT_EQ(reciprocal_element(below), 1.0f / below);
+  EXPECT_EQ(reciprocal_element(0x1p126f), 0.0f);
+  EXPECT_EQ(reciprocal_element(std::numeric_limits<float>::infinity()), 0.0f);
+  EXPECT_TRUE(std::isnan(reciprocal_element(std::nanf(""))));
 }
 
 }  // namespace
