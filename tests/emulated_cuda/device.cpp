@@ -41,12 +41,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
     return *count = kGpus, cudaSuccess;
   });
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+// The first is of the architecture that is set, an Ampere unless it is, the others are Hoppers at least.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   return call_runtime("cudaGetDeviceProperties", [&] {
+    const int number = ordinal == 0 ? architecture().number : std::max(architecture().number, 90);
     *properties = {.name = "emulated",
                    .totalGlobalMem = std::size_t{1} << 30,
-                   .major = architecture().number / 10,
-                   .minor = architecture().number % 10,
+                   .major = number / 10,
+                   .minor = number % 10,
                    .multiProcessorCount = kMultiprocessors};
     return cudaSuccess;
   });
