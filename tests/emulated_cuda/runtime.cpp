@@ -1,5 +1,4 @@
 // The emulated GPU's streams, events and copies.
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -25,32 +24,25 @@
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/memory.h"
 #include "tests/emulated_cuda/nccl_memory.h"
-#include "tests/emulated_cuda/stream_work.h"
+#include "tests/emulated_cuda/streams.h"
 
 using tessera::emulated_cuda::Access;
 using tessera::emulated_cuda::begin_call;
-using tessera::emulated_cuda::begin_driver_call;
 using tessera::emulated_cuda::begin_unsafe_call;
 using tessera::emulated_cuda::calling_thread;
 using tessera::emulated_cuda::count_event;
 using tessera::emulated_cuda::count_stream;
 using tessera::emulated_cuda::end_call;
 using tessera::emulated_cuda::fault_of;
+using tessera::emulated_cuda::is_elsewhere;
 using tessera::emulated_cuda::kGpus;
 using tessera::emulated_cuda::kUrgent;
 using tessera::emulated_cuda::Mark;
 using tessera::emulated_cuda::memory;
-using tessera::emulated_cuda::StreamMemory;
+using tessera::emulated_cuda::note_context;
+using tessera::emulated_cuda::spoils_capture;
 using tessera::emulated_cuda::StreamWork;
 
-struct CUstream_st {
-  std::shared_ptr<StreamWork> work;
-  bool held_next = false;
-
-  void hold_if_asked() {
-    if (std::exchange(held_next, false)) work->hold();
-  }
-};
 struct CUevent_st {
   int ordinal = 0;
   bool timed = false;
@@ -138,9 +130,27 @@ Context& context_of(int ordinal) {
   static auto* const all = new std::array<Context, kGpus>;
   return (*all)[static_cast<std::size_t>(ordinal)];
 }
-void enter_driver(int ordinal) { const std::lock_guard lock(context_of(ordinal).mutex); }
+std::atomic<int> calls_elsewhere{0};
 
 }  // namespace
+
+void enter_driver(int ordinal) { const std::lock_guard lock(context_of(ordinal).mutex); }
+
+int calls_on_another_gpu() { return calls_elsewhere.load(); }
+
+bool is_elsewhere(int ordinal) {
+  calling_thread().has_context = true;
+  const bool elsewhere = calling_thread().gpu != ordinal;
+  calls_elsewhere += elsewhere ? 1 : 0;
+  enter_driver(ordinal);
+  return elsewhere;
+}
+
+bool spoils_capture(const StreamWork& work) {
+  if (!work.captured().capture) return false;
+  work.captured().capture->valid = false;
+  return true;
+}
 
 std::size_t code_bytes(int ordinal) {
   Context& context = context_of(ordinal);
@@ -188,22 +198,7 @@ void wait_for_gpu(int ordinal, const std::string& who) {
 
 namespace {
 
-std::array<std::atomic<bool>, kGpus> contexts{};  // [ordinal] the process has one
-std::atomic<int> functions_of_host{0};
-// For programs: EMULATED_CUDA_STREAM_MEMORY=missing.
-std::atomic<tessera::emulated_cuda::StreamMemory> stream_memory{
-    std::getenv("EMULATED_CUDA_STREAM_MEMORY") == nullptr ? tessera::emulated_cuda::StreamMemory::works
-                                                          : tessera::emulated_cuda::StreamMemory::missing};
-std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
-
-// A call makes a context on the current GPU, whatever it is about.
-bool is_elsewhere(int ordinal) {
-  calling_thread().has_context = true;
-  const bool elsewhere = calling_thread().gpu != ordinal;
-  calls_elsewhere += elsewhere ? 1 : 0;
-  tessera::emulated_cuda::enter_driver(ordinal);
-  return elsewhere;
-}
+std::atomic<int> streams_of_priority{0}, pageable_reads{0};
 
 // As what `to` and `from` are has it: what is neither a GPU's nor pinned is read before the call returns, or
 // written.
@@ -224,21 +219,10 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
   if (memory().is_pageable(to) && !work.captured().capture) work.mark()->wait();
 }
 
-// Of a call that waits for a stream, or asks about it: not while it is captured.
-bool spoils_capture(const StreamWork& work) {
-  if (!work.captured().capture) return false;
-  work.captured().capture->valid = false;
-  return true;
-}
-
 }  // namespace
 
 int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
 int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
-int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
-int tessera::emulated_cuda::host_functions() { return functions_of_host.load(); }
-void tessera::emulated_cuda::set_stream_memory(StreamMemory how) { stream_memory.store(how); }
-int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
   if (const cudaError_t refused = begin_unsafe_call("cudaMemcpy")) return refused;
@@ -290,7 +274,7 @@ cudaError_t cudaSetDevice(int ordinal) {
   if (const cudaError_t refused = begin_call("cudaSetDevice")) return refused;
   if (ordinal < 0 || ordinal >= kGpus) return end_call(cudaErrorInvalidValue);
   if (!std::exchange(calling_thread().has_context, true)) tessera::emulated_cuda::enter_driver(ordinal);
-  contexts[static_cast<std::size_t>(ordinal)] = true;
+  note_context(ordinal);
   return calling_thread().gpu = ordinal, cudaSuccess;
 }
 
@@ -398,72 +382,5 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
     if (!event->last()->reached()) return end_call(cudaErrorNotReady);
   }
   *ms = std::chrono::duration<float, std::milli>(end->last()->time() - start->last()->time()).count();
-  return cudaSuccess;
-}
-
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-  if (const cudaError_t refused = begin_driver_call("cuStreamWaitValue32"))
-    return static_cast<CUresult>(refused);
-  if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (stream_memory.load() == StreamMemory::refused) return CUDA_ERROR_NOT_SUPPORTED;
-  if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  tessera::emulated_cuda::enter_driver(stream->work->ordinal());
-  ++waits_for_host;
-  if (stream_memory.load() == StreamMemory::loses_waits) return CUDA_SUCCESS;
-  stream->work->give_wait([address, value] {
-    const auto& word = *reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
-    while (static_cast<std::int32_t>(word.load() - value) < 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-  });
-  return CUDA_SUCCESS;
-}
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-  if (const cudaError_t refused = begin_driver_call("cuStreamWriteValue32"))
-    return static_cast<CUresult>(refused);
-  if (!calling_thread().has_context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (stream_memory.load() == StreamMemory::refused) return CUDA_ERROR_NOT_SUPPORTED;
-  if (spoils_capture(*stream->work)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  tessera::emulated_cuda::enter_driver(stream->work->ordinal());
-  if (stream_memory.load() == StreamMemory::loses_writes) return CUDA_SUCCESS;
-  stream->work->give(
-      [address, value] { reinterpret_cast<std::atomic<std::uint32_t>*>(address)->store(value); });
-  stream->hold_if_asked();
-  return CUDA_SUCCESS;
-}
-CUresult cuDeviceGetCount(int* count) {
-  if (const cudaError_t refused = begin_driver_call("cuDeviceGetCount"))
-    return static_cast<CUresult>(refused);
-  return *count = kGpus, CUDA_SUCCESS;
-}
-CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  if (const cudaError_t refused = begin_driver_call("cuDeviceGet")) return static_cast<CUresult>(refused);
-  return *device = ordinal, CUDA_SUCCESS;
-}
-CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned*, int* active) {
-  if (const cudaError_t refused = begin_driver_call("cuDevicePrimaryCtxGetState"))
-    return static_cast<CUresult>(refused);
-  return *active = contexts[static_cast<std::size_t>(device)] ? 1 : 0, CUDA_SUCCESS;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
-  if (const cudaError_t refused = begin_call("cudaLaunchHostFunc")) return refused;
-  if (is_elsewhere(stream->work->ordinal())) return end_call(cudaErrorInvalidValue);
-  ++functions_of_host;
-  stream->work->give([function, argument] { function(argument); });
-  return stream->hold_if_asked(), cudaSuccess;
-}
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* found) {
-  if (const cudaError_t refused = begin_call("cudaGetDriverEntryPointByVersion")) return refused;
-  const std::map<std::string_view, void*> calls = {
-      {"cuStreamWaitValue32", reinterpret_cast<void*>(&cuStreamWaitValue32)},
-      {"cuStreamWriteValue32", reinterpret_cast<void*>(&cuStreamWriteValue32)},
-      {"cuDeviceGetCount", reinterpret_cast<void*>(&cuDeviceGetCount)},
-      {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
-      {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&cuDevicePrimaryCtxGetState)}};
-  const bool lacks =
-      stream_memory.load() == StreamMemory::missing && std::string_view(name).starts_with("cuStream");
-  const auto call = lacks ? calls.end() : calls.find(name);
-  *function = call == calls.end() ? nullptr : call->second;
-  *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
