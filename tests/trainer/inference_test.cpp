@@ -1,8 +1,8 @@
 // A trainer that trains nothing: the losses of one that trains, without gradients and optimizer states, and
 // with the weights of any checkpoint.
-#include <algorithm>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 
