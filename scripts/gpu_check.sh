@@ -9,8 +9,9 @@
 #   --libraries FILE   what scripts/gpu_libraries.sh packed, where the packages are not installed
 #   --json FILE        the table (build/gpu-check.json by default), written anew with each row
 #   --seconds N        ends within so many (540 by default); what did not get its turn is a failure, PyTorch's apart
-#   --only PARTS       some of tests,ranks,sanitizers,training,benchmarks,llama,large,offload, of which only what they need
-#                      is built. They run in this order, what tells most first, and one that fails keeps none from running.
+#   --only PARTS       some of tests,ranks,sanitizers,training,benchmarks,llama,large,offload (all but offload by default),
+#                      of which only what they need is built. They run in this order, what tells most first, and one that
+#                      fails keeps none from running.
 # Where there is time for more calls, these keep build/gpu between them:
 #   scripts/gpu_check.sh --only tests,benchmarks --json build/gpu-check-1.json
 #   scripts/gpu_check.sh --only training,llama,large --json build/gpu-check-2.json
@@ -22,7 +23,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build=build/gpu libraries='' json=build/gpu-check.json seconds=540
-all_parts=tests,ranks,sanitizers,training,benchmarks,llama,large,offload only=$all_parts
+only=tests,ranks,sanitizers,training,benchmarks,llama,large
+all_parts=$only,offload
 while [ $# -gt 0 ]; do
   case $1 in
     --libraries | --json | --seconds | --only)

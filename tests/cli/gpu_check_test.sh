@@ -114,6 +114,11 @@ run 0 TORCH=yes NO_MEMORY=yes -- --only training
 row "PyTorch's gpt2-124m, eager" skipped 'PyTorch has no room: 8 GiB'
 lacks build/gpu-check.json '"gpt2-124m beside PyTorch'
 
+# Activations and states on the host where it is asked for.
+lacks build/gpu-check.json offload
+run 0 -- --only offload
+row 'training, offload' passed '60000 tokens/s, as it were'
+
 # A model that fails, or has no room, keeps nothing else from running.
 run 1 TORCH=yes DIES=gpt2-124m -- --only training,llama
 row 'gpt2-124m beside PyTorch' skipped "there is no figure of Tessera's"
