@@ -227,7 +227,8 @@ def main():
     lines += ["", *wrapped(
         f"*At the nominal rates* is the longer of operations over the rate of bf16 and bytes over the memory's rate, op by op. "
         f"*Expected* assumes that products reach {PRODUCT:.2f} of that rate, attention {ATTENTION:.2f}, and memory "
-        f"{MEMORY:.2f}, and that {GAP_US:g} µs pass between two launches. These four are assumptions."), "", *wrapped(
+        f"{MEMORY:.2f}, and that {GAP_US:g} µs pass between two kernels, which are nodes of one CUDA graph from a run's third "
+        "step on. These four are assumptions."), "", *wrapped(
         "Bytes are what an op must read and write once. Caches are left out: tensors of gpt2-124m are smaller than a GPU's "
         "second-level cache, so that what is bound by memory may take less there. A product of cuBLASLt is counted as one launch, "
         "and cuDNN's attention as Tessera's own, one launch forward and three backward. With these the tables' launches are those "

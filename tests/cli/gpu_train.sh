@@ -42,12 +42,13 @@ awk -v what="$what" -v plan="$(figure run predicted_bytes)" -v set_up="$(figure 
   BEGIN {
     mib = 1048576
     grown = set_up + first + later
-    fits = plan > 0 && grown >= plan && grown <= 1.01 * plan + 64 * mib && later == 0
+    graph = 16 * mib  # of a step, which the third is captured as
+    fits = plan > 0 && grown >= plan && grown <= 1.01 * plan + 64 * mib && later <= graph
     ratio = plan > 0 ? grown / plan : 0
     printf "row: %s, device memory over the plan|%s|%.3f||", what, fits ? "passed" : "failed", ratio
     printf "grew %.1f MiB, plan %.1f; %.1f at set-up, ", grown / mib, plan / mib, set_up / mib
-    printf "%.1f in the first step, %.1f later; asked: at most %.1f (1%% + 64 MiB), none of it later\n", \
-      first / mib, later / mib, (1.01 * plan + 64 * mib) / mib
+    printf "%.1f in the first step, %.1f later; asked: at most %.1f (1%% + 64 MiB), of it %.0f later\n", \
+      first / mib, later / mib, (1.01 * plan + 64 * mib) / mib, graph / mib
   }'
 if [ "$preset" = gpt2-124m ]; then
   train more --set run.sequences=32 --set run.steps=11 "$@"

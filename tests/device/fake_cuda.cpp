@@ -137,11 +137,7 @@ CUresult CUDAAPI write_value(CUstream stream, CUdeviceptr word, cuuint32_t value
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-// Which of the two is called depends on CUDA's version (src/device/cuda_version.h).
-cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
-                                    cudaDriverEntryPointQueryResult* found) {
+cudaError_t find_call(const char* name, void** function, cudaDriverEntryPointQueryResult* found) {
   if (std::string_view(name) == "cuStreamWaitValue32")
     *function = reinterpret_cast<void*>(&wait_value);
   else if (std::string_view(name) == "cuStreamWriteValue32")
@@ -150,10 +146,17 @@ cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned 
     return cudaErrorInvalidValue;
   return *found = cudaDriverEntryPointSuccess, cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
-                                             unsigned long long flags,
+
+}  // namespace
+
+// Which of the two is called depends on CUDA's version (src/device/cuda_version.h).
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult* found) {
+  return find_call(name, function, found);
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  return cudaGetDriverEntryPoint(name, function, flags, found);
+  return find_call(name, function, found);
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
   return function(argument), cudaSuccess;
