@@ -15,9 +15,9 @@ namespace {
 
 using emulated_cuda::graph_launches;
 
-RunConfig base() { return {.dtype = DType::bf16, .microbatches = 2, .steps = 5, .device = DeviceType::cuda}; }
+RunConfig base() { return {.dtype = DType::bf16, .microbatches = 2, .steps = 4, .device = DeviceType::cuda}; }
 
-// What differs between two runs is how the host issues their steps: of five, three are launches.
+// What differs between two runs is how the host issues their steps: of four, two are launches.
 void expect_same_bits(RunConfig run) {
   SCOPED_TRACE(to_string(run));
   run.graphs = false;
@@ -32,13 +32,13 @@ void expect_same_bits(RunConfig run) {
 
 TEST(StepGraph, HasTheBitsOfEagerSteps) {
   RunConfig run = base();
-  for (const Family family : {Family::gpt2, Family::llama, Family::mlp})
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
-      run.family = family;
-      run.dtype = dtype;
-      run.recompute = dtype == DType::fp32 ? Recompute::none : Recompute::full;
-      expect_same_bits(run);
-    }
+  for (const auto& [family, dtype] :
+       {std::pair(Family::gpt2, DType::fp32), {Family::llama, DType::bf16}, {Family::mlp, DType::bf16}}) {
+    run.family = family;
+    run.dtype = dtype;
+    run.recompute = dtype == DType::fp32 ? Recompute::full : Recompute::none;
+    expect_same_bits(run);
+  }
 }
 
 TEST(StepGraph, HasThemWhereUpdatesDoNotWaitForTheDecision) {
