@@ -7,7 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/column_sum.h"
 #include "kernels/elementwise.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul_fp8.h"
 #include "kernels/round_sum.h"
 #include "tessera/error.h"
 
@@ -54,6 +54,21 @@ MatmulShape in_fp32(MatmulShape shape) {
   return shape;
 }
 
+// Where products are in fp8, a weight, which is only ever their second operand, is so by blocks.
+constexpr Fp8Tiles kWeight = Fp8Tiles::blocks, kActivation = Fp8Tiles::vectors;
+
+std::int64_t product_bytes(const LinearShape& s, const MatmulShape& product, Fp8Tiles second,
+                           const Target& target) {
+  return s.fp8 ? quantized_matmul_workspace_bytes(product, second, target)
+               : matmul_workspace_bytes(product, target);
+}
+
+void multiply(const ComputeContext& context, const LinearShape& s, const MatmulShape& product,
+              Fp8Tiles second, const void* a, const void* b, const void* bias, void* c) {
+  if (s.fp8) return quantized_matmul(context, product, second, a, b, bias, c);
+  matmul(context, product, a, b, bias, c);
+}
+
 void check_dense(const LinearShape& shape, const char* op) {
   if (shape.out_stride == 0 || shape.out_stride == shape.out) return;
   throw UsageError(std::string(op) + ": out_stride is " + std::to_string(shape.out_stride) +
@@ -65,17 +80,17 @@ void check_dense(const LinearShape& shape, const char* op) {
 std::int64_t linear_workspace_bytes(const LinearShape& shape, const Target& target) {
   std::int64_t bytes = column_sum_workspace_bytes(shape.rows, shape.out, target);
   for (const bool bias : {false, true})
-    bytes = std::max(bytes, matmul_workspace_bytes(forward_shape(shape, bias), target));
+    bytes = std::max(bytes, product_bytes(shape, forward_shape(shape, bias), kWeight, target));
   for (const float beta : {0.0f, 1.0f}) {
-    bytes = std::max(bytes, matmul_workspace_bytes(input_gradient_shape(shape, beta), target));
-    bytes = std::max(bytes, matmul_workspace_bytes(weight_gradient_shape(shape, beta), target));
+    bytes = std::max(bytes, product_bytes(shape, input_gradient_shape(shape, beta), kWeight, target));
+    bytes = std::max(bytes, product_bytes(shape, weight_gradient_shape(shape, beta), kActivation, target));
   }
   return bytes;
 }
 
 void linear_forward(const ComputeContext& context, const LinearShape& shape, const void* input,
                     const void* weight, const void* bias, void* output) {
-  matmul(context, forward_shape(shape, bias != nullptr), input, weight, bias, output);
+  multiply(context, shape, forward_shape(shape, bias != nullptr), kWeight, input, weight, bias, output);
 }
 
 void linear_gelu_forward(const ComputeContext& context, const LinearShape& shape, const void* input,
@@ -89,14 +104,16 @@ void linear_backward_input(const ComputeContext& context, const LinearShape& sha
                            const void* output_gradient, const void* weight, float beta,
                            void* input_gradient) {
   check_beta(beta, "linear_backward_input");
-  matmul(context, input_gradient_shape(shape, beta), output_gradient, weight, nullptr, input_gradient);
+  multiply(context, shape, input_gradient_shape(shape, beta), kWeight, output_gradient, weight, nullptr,
+           input_gradient);
 }
 
 void linear_backward_weight(const ComputeContext& context, const LinearShape& shape,
                             const void* output_gradient, const void* input, float beta,
                             void* weight_gradient) {
   check_beta(beta, "linear_backward_weight");
-  matmul(context, weight_gradient_shape(shape, beta), output_gradient, input, nullptr, weight_gradient);
+  multiply(context, shape, weight_gradient_shape(shape, beta), kActivation, output_gradient, input, nullptr,
+           weight_gradient);
 }
 
 void linear_backward_bias(const ComputeContext& context, const LinearShape& shape,
@@ -108,19 +125,19 @@ void linear_backward_bias(const ComputeContext& context, const LinearShape& shap
 }
 
 std::int64_t linear_partial_workspace_bytes(const LinearShape& shape, const Target& target) {
-  return std::max(matmul_workspace_bytes(in_fp32(forward_shape(shape, false)), target),
-                  matmul_workspace_bytes(in_fp32(input_gradient_shape(shape, 0.0f)), target));
+  return std::max(product_bytes(shape, in_fp32(forward_shape(shape, false)), kWeight, target),
+                  product_bytes(shape, in_fp32(input_gradient_shape(shape, 0.0f)), kWeight, target));
 }
 
 void linear_forward_partial(const ComputeContext& context, const LinearShape& shape, const void* input,
                             const void* weight, float* output) {
-  matmul(context, in_fp32(forward_shape(shape, false)), input, weight, nullptr, output);
+  multiply(context, shape, in_fp32(forward_shape(shape, false)), kWeight, input, weight, nullptr, output);
 }
 
 void linear_backward_input_partial(const ComputeContext& context, const LinearShape& shape,
                                    const void* output_gradient, const void* weight, float* input_gradient) {
-  matmul(context, in_fp32(input_gradient_shape(shape, 0.0f)), output_gradient, weight, nullptr,
-         input_gradient);
+  multiply(context, shape, in_fp32(input_gradient_shape(shape, 0.0f)), kWeight, output_gradient, weight,
+           nullptr, input_gradient);
 }
 
 void finish_sum(const ComputeContext& context, const SumShape& shape, const float* sum, const void* bias,

@@ -19,6 +19,10 @@ struct LinearShape {
   // neither read nor written. linear_gelu_forward and linear_backward_bias throw UsageError for another than
   // 0 or out.
   std::int64_t out_stride = 0;
+  // Whether the products multiply in fp8: each quantizes its two operands anew (matmul_fp8.h), the weight by
+  // blocks of 128 by 128, inputs and gradients by 128 elements along what the product sums over. The type is
+  // then bf16, and rows, in, out and out_stride are multiples of 16. Biases and their gradients are as ever.
+  bool fp8 = false;
 };
 
 // Bytes of workspace that are enough for every function of this header but the partial ones, with or without

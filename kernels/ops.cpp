@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/check_fp8.h"
 #include "tessera/error.h"
 
 namespace tessera::kernels {
@@ -182,6 +183,24 @@ std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& targ
 void matmul(const ComputeContext& context, const MatmulShape& shape, const void* a, const void* b,
             const void* bias, void* c) {
   ops_of(context.device).matmul(context, shape, a, b, bias, c);
+}
+
+void quantize(const ComputeContext& context, const QuantizeShape& shape, const void* input, void* values,
+              float* scales) {
+  check_quantize(shape);
+  ops_of(context.device).quantize(context, shape, input, values, scales);
+}
+
+std::int64_t matmul_fp8_workspace_bytes(const MatmulFp8Shape& shape, const Target& target) {
+  check_matmul_fp8(shape);
+  return ops_of(target.device).matmul_fp8_workspace_bytes(shape, target);
+}
+
+void matmul_fp8(const ComputeContext& context, const MatmulFp8Shape& shape, const Fp8Matrix& a,
+                const Fp8Matrix& b, const void* bias, void* c) {
+  check_matmul_fp8(shape);
+  check_fp8_bias(shape, bias);
+  ops_of(context.device).matmul_fp8(context, shape, a, b, bias, c);
 }
 
 std::int64_t cross_entropy_workspace_bytes(const CrossEntropyShape& shape, const Target& target) {

@@ -18,7 +18,7 @@ namespace tessera::kernels {
   op(layer_norm_forward) op(layer_norm_backward_workspace_bytes) op(layer_norm_backward) \
   op(rms_norm_forward) op(rms_norm_backward_workspace_bytes) op(rms_norm_backward) \
   op(embedding_forward) op(embedding_forward_partial) op(embedding_backward_workspace_bytes) op(embedding_backward) \
-  op(matmul_workspace_bytes) op(matmul) \
+  op(matmul_workspace_bytes) op(matmul) op(quantize) op(matmul_fp8_workspace_bytes) op(matmul_fp8) \
   op(cross_entropy_workspace_bytes) op(cross_entropy_forward) op(cross_entropy_forward_backward) \
   op(softmax_statistics) op(softmax_gradients) op(softmax_losses) op(total_loss) \
   op(attention_forward_workspace_bytes) op(attention_forward) \

@@ -4,42 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <type_traits>
 #include <unordered_map>
 
 #include "kernels/check.h"
-#include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/cublas_lt_objects.h"
 #include "kernels/cuda/kept.h"
 #include "kernels/cuda/matmul_place.h"
 #include "kernels/matmul_key.h"
 #include "kernels/ops.h"
-#include "src/device/activity.h"
 #include "src/device/cuda_check.h"
 
 namespace tessera::kernels::cuda {
 namespace {
-
-void check(cublasStatus_t status, const MatmulShape& shape, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  const std::string activity = device::Activity::current();
-  throw EnvironmentError((activity.empty() ? "" : activity + ": ") + describe(shape) + ": " + call +
-                         " failed: " + cublas_lt().cublasLtGetStatusString(status) + " (" +
-                         cublas_lt().cublasLtGetStatusName(status) + ")");
-}
-
-// Owns a cuBLASLt handle.
-template <class Handle, auto kDestroy>
-struct Destroy {
-  void operator()(Handle handle) const { (cublas_lt().*kDestroy)(handle); }
-};
-template <class Handle, auto kDestroy>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, kDestroy>>;
-using OwnedHandle = Owned<cublasLtHandle_t, &CublasLt::cublasLtDestroy>;
-using OwnedProduct = Owned<cublasLtMatmulDesc_t, &CublasLt::cublasLtMatmulDescDestroy>;
-using OwnedLayout = Owned<cublasLtMatrixLayout_t, &CublasLt::cublasLtMatrixLayoutDestroy>;
-using OwnedPreference = Owned<cublasLtMatmulPreference_t, &CublasLt::cublasLtMatmulPreferenceDestroy>;
 
 MatmulKey key_of(const MatmulShape& s, int ordinal, const MatmulPlace& place) {
   const std::int64_t flags = s.transpose_a | s.transpose_b << 1 | s.bias << 2 | (s.beta != 0.0f) << 3 |
@@ -62,48 +38,10 @@ struct Cache {
   std::unordered_map<MatmulKey, Entry, HashMatmulKey> entries;
 };
 
-cublasLtHandle_t handle_of(Cache& cache, const MatmulShape& shape, int ordinal) {
-  OwnedHandle& owned = cache.handles[ordinal];
-  if (!owned) {
-    cublasLtHandle_t handle = nullptr;
-    check(cublas_lt().cublasLtCreate(&handle), shape, "cublasLtCreate");
-    owned.reset(handle);
-  }
-  return owned.get();
-}
-
 cudaDataType_t type_of(DType type) { return type == DType::fp32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-// A stored row-major matrix [rows, columns], `leading` elements between rows: columns first, its transpose.
-OwnedLayout make_layout(const MatmulShape& shape, DType type, std::int64_t rows, std::int64_t columns,
-                        std::int64_t leading) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  check(cublas_lt().cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(columns),
-                                               static_cast<std::uint64_t>(rows),
-                                               leading == 0 ? columns : leading),
-        shape, "cublasLtMatrixLayoutCreate");
-  return OwnedLayout(layout);
-}
-
-template <class Value>
-void set(const OwnedProduct& product, const MatmulShape& shape, cublasLtMatmulDescAttributes_t attribute,
-         const Value& value) {
-  check(cublas_lt().cublasLtMatmulDescSetAttribute(product.get(), attribute, &value, sizeof(value)), shape,
-        "cublasLtMatmulDescSetAttribute");
-}
-
-template <class Value>
-void prefer(const OwnedPreference& preference, const MatmulShape& shape,
-            cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
-  check(cublas_lt().cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
-        shape, "cublasLtMatmulPreferenceSetAttribute");
-}
-
 OwnedProduct make_product(const MatmulShape& shape) {
-  cublasLtMatmulDesc_t raw = nullptr;
-  check(cublas_lt().cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), shape,
-        "cublasLtMatmulDescCreate");
-  OwnedProduct product(raw);
+  OwnedProduct product = make_product_in_fp32(shape);
   const auto turned = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(product, shape, CUBLASLT_MATMUL_DESC_TRANSA, turned(shape.transpose_b));
   set(product, shape, CUBLASLT_MATMUL_DESC_TRANSB, turned(shape.transpose_a));
@@ -117,9 +55,7 @@ OwnedProduct make_product(const MatmulShape& shape) {
 }
 
 OwnedPreference make_preference(const MatmulShape& shape, const MatmulPlace& place) {
-  cublasLtMatmulPreference_t raw = nullptr;
-  check(cublas_lt().cublasLtMatmulPreferenceCreate(&raw), shape, "cublasLtMatmulPreferenceCreate");
-  OwnedPreference preference(raw);
+  OwnedPreference preference = make_empty_preference(shape);
   prefer(preference, shape, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
          static_cast<std::uint64_t>(kMatmulWorkspaceBytes - place.bias_copy_bytes));
   // A product that is split is added up apart and in order, never by atomics on the output.
@@ -139,9 +75,11 @@ OwnedPreference make_preference(const MatmulShape& shape, const MatmulPlace& pla
 Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlace& place) {
   Entry entry;
   entry.product = make_product(s);
-  entry.left = make_layout(s, s.input_type, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb);
-  entry.right = make_layout(s, s.input_type, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda);
-  entry.output = make_layout(s, s.output_type, s.m, s.n, s.ldc);
+  entry.left =
+      make_layout(s, type_of(s.input_type), s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, s.ldb);
+  entry.right =
+      make_layout(s, type_of(s.input_type), s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda);
+  entry.output = make_layout(s, type_of(s.output_type), s.m, s.n, s.ldc);
   const OwnedPreference preference = make_preference(s, place);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
@@ -149,7 +87,7 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
       handle, entry.product.get(), entry.left.get(), entry.right.get(), entry.output.get(),
       entry.output.get(), preference.get(), 1, &found, &count);
   const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;  // of other shapes the count is 0
-  if (!none) check(asked, s, "cublasLtMatmulAlgoGetHeuristic");
+  if (!none) check_cublas_lt(asked, s, "cublasLtMatmulAlgoGetHeuristic");
   if (none || count == 0)
     throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
   entry.algorithm = found.algo;
@@ -170,7 +108,7 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
   int ordinal = 0;
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
   Cache& cache = kept<Cache>();
-  cublasLtHandle_t handle = handle_of(cache, shape, ordinal);
+  cublasLtHandle_t handle = handle_of(cache.handles, shape, ordinal);
   const MatmulPlace place = place_of(shape, a, b, bias, c);
   const MatmulKey key = key_of(shape, ordinal, place);
   auto found = cache.entries.find(key);
@@ -183,12 +121,13 @@ void matmul(const ComputeContext& context, const MatmulShape& shape, const void*
     bias = workspace;
   }
   if (shape.bias) set(entry.product, shape, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  check(cublas_lt().cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a,
-                                   entry.right.get(), &shape.beta, c, entry.output.get(), c,
-                                   entry.output.get(), &entry.algorithm, workspace + place.bias_copy_bytes,
-                                   static_cast<std::size_t>(kMatmulWorkspaceBytes - place.bias_copy_bytes),
-                                   static_cast<cudaStream_t>(context.stream)),
-        shape, "cublasLtMatmul");
+  check_cublas_lt(
+      cublas_lt().cublasLtMatmul(handle, entry.product.get(), &shape.alpha, b, entry.left.get(), a,
+                                 entry.right.get(), &shape.beta, c, entry.output.get(), c, entry.output.get(),
+                                 &entry.algorithm, workspace + place.bias_copy_bytes,
+                                 static_cast<std::size_t>(kMatmulWorkspaceBytes - place.bias_copy_bytes),
+                                 static_cast<cudaStream_t>(context.stream)),
+      shape, "cublasLtMatmul");
 }
 
 }  // namespace tessera::kernels::cuda
