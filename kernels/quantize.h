@@ -46,7 +46,7 @@ struct QuantizeShape {
 
 // input, in bf16, becomes values [rows, columns], a byte each, and scales: input = value · scale but for the
 // rounding to nearest, ties to even. A tile with an infinity or NaN becomes NaN. The same bits for any thread
-// count, instruction set and backend. On CUDA input and values begin at multiples of 16 bytes.
+// count, instruction set and backend. On CUDA input, values and scales begin at multiples of 16 bytes.
 void quantize(const ComputeContext& context, const QuantizeShape& shape, const void* input, void* values,
               float* scales);
 

@@ -140,11 +140,13 @@ __global__ void __launch_bounds__(kBlock)
   } else {
     for (int k = 0; k < 2; ++k) shared[part][row + k] = largest[k];
     __syncthreads();
+    Pack<float, 2> pair;
     for (int k = 0; k < 2; ++k) {
       for (int other = 0; other < kParts; ++other) largest[k] = larger(largest[k], shared[other][row + k]);
-      if (part == 0 && square.row + row + k < s.rows)
-        scales[s.scale_at(square.row + row + k, square.column)] = scale_of(largest[k]).scale;
+      pair.value[k] = scale_of(largest[k]).scale;
     }
+    if (part == 0 && square.row + row < s.rows)
+      *reinterpret_cast<Pack<float, 2>*>(scales + s.scale_at(square.row + row, square.column)) = pair;
   }
   // All threads have read their lines: the barriers above are behind that.
 #pragma unroll
@@ -183,8 +185,8 @@ Kernel kernel_of(const QuantizeShape& s) {
 
 void quantize(const ComputeContext& context, const QuantizeShape& s, const void* input, void* values,
               float* scales) {
-  if (!is_aligned(kVectorBytes, {{input, 1}, {values, 1}}))
-    throw UsageError("quantize: on CUDA input and values begin at multiples of " +
+  if (!is_aligned(kVectorBytes, {{input, 1}, {values, 1}, {scales, 1}}))
+    throw UsageError("quantize: on CUDA input, values and scales begin at multiples of " +
                      std::to_string(kVectorBytes) + " bytes");
   const std::int64_t squares = ceil_div(s.rows, kFp8Tile) * s.tiles_across();
   start(context, "quantize", {dim3(static_cast<unsigned>(squares)), dim3(kBlock)}, kernel_of(s), s,

@@ -378,10 +378,11 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+// The first is an Ampere, the others are Hoppers.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   *properties = {.name = "emulated",
                  .totalGlobalMem = std::size_t{1} << 30,
-                 .major = 8,
+                 .major = ordinal == 0 ? 8 : 9,
                  .minor = 0,
                  .multiProcessorCount = kMultiprocessors};
   return cudaSuccess;

@@ -4,7 +4,7 @@
 set -e
 ptx=$(mktemp)
 trap 'rm -f "$ptx"' EXIT
-for name in column_sum embedding norm rotary round_sum swiglu; do
+for name in column_sum embedding norm quantize rotary round_sum swiglu; do
   "$1" -std=c++20 -O3 -DNDEBUG --fmad=false -I"$2" -I"$2/include" -arch=compute_80 -ptx -o "$ptx" "$2/kernels/cuda/$name.cu"
   awk -v source="$name.cu" '
     /\.entry / { kernel = $0; sub(/.*\.entry /, "", kernel); sub(/\(.*/, "", kernel); base = "" }
