@@ -36,6 +36,13 @@ struct Gpt2Config {
   // rank. The parameters are the same, and the bits differ by rounding.
   bool sequence_parallel = true;
   Lora lora = {};  // with a rank above 0, only its adapters are trained: all other parameters are frozen
+  // Whether the linear layers of blocks multiply in fp8, forward and backward: e4m3 with a scale for each 128
+  // elements of activations and gradients, and for each 128 x 128 of weights, taken anew at every product
+  // (DeepSeek-V3, arXiv 2412.19437, section 3.3; docs/numerics.md has the definition). Embedding, norms,
+  // attention, adapters, head, and all of cached generation stay bf16, which the type must be. Tokens of a
+  // microbatch, and what each rank has of a layer's inputs and outputs, are multiples of 16. GPUs need
+  // compute capability 9.0 or later.
+  bool fp8_products = false;
 
   // gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, gpt3-175b (all layers dense), or gpt2-tiny (10M parameters,
   // for bytes as tokens). Throws UsageError listing these names for any other name.
@@ -74,11 +81,12 @@ struct LlamaConfig {
   double norm_epsilon = 1e-5;
   bool tied = false;  // the head is the token embedding
   RopeScaling rope_scaling = {};
-  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next four
+  std::int64_t logits_bytes = 0;  // as for GPT-2, as are the next five
   double dropout = 0.0;
   double attention_dropout = 0.0;
   bool sequence_parallel = true;
   Lora lora = {};
+  bool fp8_products = false;
 
   // llama-160m, llama-1b and llama-3b (Llama 3.2), llama-7b, llama-13b and llama-70b (Llama 2), llama-8b
   // (Llama 3), or llama-tiny (10M parameters, for bytes as tokens). Throws UsageError listing these names for

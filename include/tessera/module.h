@@ -2,6 +2,7 @@
 // runs one part at a time on pointers that it is given. It owns no tensor and never communicates.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -135,6 +136,12 @@ class Module {
   virtual void run(int part, const ModuleContext& context) = 0;
 };
 
+// How NVIDIA counts what a GPU can do: 9.0 is Hopper.
+struct ComputeCapability {
+  int major = 0, minor = 0;
+  auto operator<=>(const ComputeCapability&) const = default;
+};
+
 // A chain of modules: unit u is modules[u], and its output is the input of unit u + 1.
 struct Model {
   std::string name;
@@ -149,6 +156,7 @@ struct Model {
   std::int64_t token_rows = 0;  // of the embedding and the head: the vocabulary, and padding
   std::int64_t max_length = 1;  // the longest sequence it takes
   int tensor_blocks = 1;        // see with_tensor_blocks()
+  ComputeCapability least_gpu;  // of a GPU that computes its modules
 
   std::vector<UnitSpec> units() const;
   ActivationSpec activations(const BatchShape& shape, const Target& target) const;

@@ -94,6 +94,7 @@ struct OffloadConfig {
 
 struct PrecisionConfig {
   std::string parameters = "bf16";
+  std::string products = "parameters";
   std::string moments = "fp32";
   bool loss_scaling = false;
   double initial_scale = 65536.0;

@@ -221,6 +221,10 @@ void check_strategy(const Config& config) {
       strategy.update != "next" || config.offload.states != "device",
       "strategy.update is \"next\", when the host updates what it keeps, and offload.states is \"device\"; "
       "set it to \"host\" or \"disk\"");
+  require(config.precision.products != "fp8" || config.precision.parameters == "bf16",
+          fmt::format("precision.products is \"fp8\", of what is bf16 elsewhere, but precision.parameters is "
+                      "\"{}\"; set it to \"bf16\"",
+                      config.precision.parameters));
   require(strategy.reduction == "exact" || config.run.device == "cuda",
           fmt::format("strategy.reduction is \"{}\", but run.device is \"{}\": only GPUs have a reduction "
                       "of their own; set it to \"exact\"",

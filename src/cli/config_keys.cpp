@@ -390,6 +390,14 @@ void add_precision(Keys& keys, PrecisionConfig& c) {
            "multiplies bf16 matrices in fp32: the memory is that of bf16, the time more than that of fp32.",
            {"fp32", "bf16"}));
   keys.push_back(text(
+      "precision.products", &c.products,
+      "What the linear layers of blocks multiply in: parameters, as those are; fp8, of bf16 parameters: the "
+      "operands of all three products, in e4m3 with a scale for each 128 elements (docs/numerics.md). Tokens "
+      "of a microbatch and the inputs and outputs of these layers on a rank are then multiples of 16, and a "
+      "GPU needs compute capability 9.0 or later. A CPU computes the same numbers, no faster. What trains "
+      "nothing, as tessera generate, multiplies in bf16.",
+      {"parameters", "fp8"}));
+  keys.push_back(text(
       "precision.moments", &c.moments,
       "Type of the optimizer's moments: bf16 spares 4 of the 16 bytes that a bf16 parameter takes "
       "by adam and adamw. They are then rounded at random, so that their expectation stays, by a "

@@ -162,6 +162,7 @@ Model model_of(const Config& config, const Dimensions& dimensions) {
   Model model = std::visit(
       [&](auto of) {
         of.sequence_parallel = config.strategy.sequence_parallel;
+        of.fp8_products = config.precision.products == "fp8";
         of.lora = lora_of(config.lora);
         return make_model(of, type);
       },

@@ -3,13 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "kernels/check_fp8.h"
 #include "src/nn/support.h"
 #include "tessera/error.h"
 
 namespace tessera::nn {
 
 namespace {
+
+// The extents of each layer's products on a rank, in a chunk of rows.
+void check_fp8(const TransformerConfig& config, const BlockShapes& shapes) {
+  const BlockShapes of_chunk = shapes.of_chunk(0);
+  for (const BlockLayer layer : kBlockLayers) {
+    const kernels::LinearShape& shape = of_chunk.of(layer);
+    if (!shape.fp8) continue;
+    for (const auto& [what, value] :
+         {std::pair("tokens", shape.rows), {"inputs", shape.in}, {"outputs", shape.out}})
+      if (value % kernels::kFp8Multiple != 0)
+        throw UsageError(fmt::format(
+            "{}: fp8_products (precision.products) is set, and '{}' has {} {} on a rank (mesh.tensor "
+            "{}, exchange_chunks {}); "
+            "products in fp8 need a multiple of {}",
+            config.model, name_of(config, layer), value, what, shapes.tensor_ranks, shapes.chunks,
+            kernels::kFp8Multiple));
+  }
+}
 
 // Ranks that share each head of keys and of values.
 std::int64_t ranks_of_head(const TransformerConfig& config, std::int64_t head_channels, int ranks) {
@@ -50,7 +70,11 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
                     "sequences, or a whole part of one",
                     config.model, chunks, batch.sequences, batch.length, of_chunk));
   const auto linear = [&](std::int64_t in, std::int64_t out) {
-    return kernels::LinearShape{.rows = rows, .in = in, .out = out, .type = config.type};
+    return kernels::LinearShape{.rows = rows,
+                                .in = in,
+                                .out = out,
+                                .type = config.type,
+                                .fp8 = config.fp8_products && batch.cached == 0};
   };
   const std::int64_t heads = part_of(config.model, "heads", config.heads, ranks);
   const std::int64_t head_channels = config.channels / config.heads;
@@ -96,6 +120,7 @@ BlockShapes::BlockShapes(const TransformerConfig& config, const BatchShape& batc
   part_bytes = column_bytes * 2 * part_channels;
   up_bytes = column_bytes * up.out;
   hidden_bytes = column_bytes * hidden;
+  check_fp8(config, *this);
 }
 
 const kernels::LinearShape& BlockShapes::of(BlockLayer layer) const {

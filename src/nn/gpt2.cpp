@@ -47,7 +47,8 @@ Model make_gpt2(const Gpt2Config& config, DType type) {
        .attention_dropout = nn::dropout_threshold("gpt2", "attention_dropout", config.attention_dropout),
        .deviation = kDeviation,
        .residual_deviation = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers)),
-       .lora = nn::checked(config.lora, "gpt2")},
+       .lora = nn::checked(config.lora, "gpt2"),
+       .fp8_products = config.fp8_products},
       config.layers);
 }
 

@@ -84,7 +84,8 @@ Model make_llama(const LlamaConfig& config, DType type) {
        .sequence_parallel = config.sequence_parallel,
        .dropout = nn::dropout_threshold("llama", "dropout", config.dropout),
        .attention_dropout = nn::dropout_threshold("llama", "attention_dropout", config.attention_dropout),
-       .lora = nn::checked(config.lora, "llama")},
+       .lora = nn::checked(config.lora, "llama"),
+       .fp8_products = config.fp8_products},
       config.layers);
 }
 

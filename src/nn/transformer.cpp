@@ -10,6 +10,14 @@
 
 namespace tessera::nn {
 
+void check_fp8_type(const TransformerConfig& config) {
+  if (config.fp8_products && config.type != DType::bf16)
+    throw UsageError(
+        fmt::format("{}: fp8_products (precision.products) is set, and the type is {}; what is multiplied in "
+                    "fp8 is bf16 elsewhere",
+                    config.model, name_of(config.type)));
+}
+
 void check_batch(const TransformerConfig& config, const BatchShape& shape) {
   check_dim(config.model, "sequences of a microbatch", shape.sequences);
   if (shape.length < 1 || shape.length > config.context)
@@ -108,8 +116,10 @@ Model make_transformer(const TransformerConfig& config, std::int64_t layers) {
   if (config.logits_bytes < 0)
     throw UsageError(
         fmt::format("{}: logits_bytes is {}; it must be 0 or more", config.model, config.logits_bytes));
+  check_fp8_type(config);
   Model model;
   model.name = config.model;
+  if (config.fp8_products) model.least_gpu = {9, 0};
   model.vocabulary = config.vocabulary;
   model.token_rows = config.token_rows;
   model.max_length = config.context;

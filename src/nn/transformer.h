@@ -45,7 +45,11 @@ struct TransformerConfig {
   double deviation = 0.02;              // of the initial weights
   double residual_deviation = 0.02;     // of the weights that end a residual branch
   Lora lora = {};                       // as checked() gives it
+  bool fp8_products = false;            // see Gpt2Config
 };
+
+// Throws UsageError where products in fp8 are asked for and the type is not bf16.
+void check_fp8_type(const TransformerConfig& config);
 
 // The values that such a table of tokens begins with.
 Initial initial_of_tokens(const TransformerConfig& config);

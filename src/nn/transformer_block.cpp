@@ -88,12 +88,13 @@ class Block final : public Module {
     const std::string rotated = rotary.empty() ? ""
                                                : fmt::format(", rotary frequencies {:016x}",
                                                              XXH3_64bits(rotary.data(), 4 * rotary.size()));
-    return fmt::format("{}, attention of {} heads, {} of keys and values{}, {}{}{}{}{}",
-                       words_of(config_.norm), config_.heads, config_.kv_heads, rotated,
-                       config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
-                       words_of_dropout("dropout", config_.dropout),
-                       words_of_dropout("attention dropout", config_.attention_dropout),
-                       words_of(config_.lora), words_of_ranks(target, config_.sequence_parallel));
+    return fmt::format(
+        "{}, attention of {} heads, {} of keys and values{}, {}{}{}{}{}{}", words_of(config_.norm),
+        config_.heads, config_.kv_heads, rotated, config_.mlp == MlpKind::gelu ? "gelu" : "swiglu",
+        words_of_dropout("dropout", config_.dropout),
+        words_of_dropout("attention dropout", config_.attention_dropout), words_of(config_.lora),
+        config_.fp8_products ? ", products in fp8 by tiles of 128" : "",
+        words_of_ranks(target, config_.sequence_parallel));
   }
 
   void run(int part, const ModuleContext& context) override {

@@ -15,7 +15,7 @@ namespace tessera {
 Trainer::Impl::Impl(Communicator world_in, std::shared_ptr<const Model> model_in,
                     const TrainerOptions& options_in)
     : model(std::move(model_in)),
-      options(options_in),
+      options(checked_for_gpu(options_in, *model)),
       programs(*model, options),
       world(std::move(world_in)),
       engine(world, units_of(*model, options), engine_options(*model, options, programs)) {

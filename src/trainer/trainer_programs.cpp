@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/budget.h"
+#include "tessera/machine.h"
 #include "tessera/prove.h"
 
 namespace tessera {
@@ -46,6 +47,19 @@ CostModel with_operations(CostModel rates, const Model& model, const TrainerOpti
 }
 
 }  // namespace
+
+TrainerOptions checked_for_gpu(const TrainerOptions& options, const Model& model) {
+  if (options.engine.device != DeviceType::cuda || model.least_gpu == ComputeCapability()) return options;
+  const std::vector<CudaGpu> gpus = read_cuda_machine().gpus;
+  const auto ordinal = static_cast<std::size_t>(options.engine.device_ordinal);
+  if (ordinal >= gpus.size()) return options;  // the engine tells what is missing
+  const CudaGpu& gpu = gpus[ordinal];
+  if (ComputeCapability{gpu.major, gpu.minor} >= model.least_gpu) return options;
+  throw UnsupportedError(fmt::format(
+      "GPU {} ({}) has compute capability {}.{}; model '{}' multiplies in fp8 (fp8_products, "
+      "precision.products), which needs {}.{} or later",
+      ordinal, gpu.name, gpu.major, gpu.minor, model.name, model.least_gpu.major, model.least_gpu.minor));
+}
 
 Target target_of(const TrainerOptions& options) {
   const EngineOptions& engine = options.engine;

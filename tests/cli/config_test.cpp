@@ -330,6 +330,8 @@ TEST(Config, ValuesThatDoNotGoTogether) {
       {{"run.resume=true"}, {"run.resume", "run.checkpoint"}},
       {{"run.evaluate_every=5", "data.validation_fraction=0"}, {"run.evaluate_every", "data.validation"}},
       {{"precision.parameters=fp16"}, {"fp16", "fp32", "bf16"}},
+      {{"precision.parameters=fp32", "precision.products=fp8"},
+       {"precision.products is \"fp8\"", "precision.parameters is \"fp32\"", "set it to \"bf16\""}},
       {{"model.family=llama", "model.preset=gpt2-tiny"},
        {"model.preset is \"gpt2-tiny\"", "llama-tiny, llama-160m"}},
       {{"model.preset=llama-tiny", "model.rope_low_freq_factor=2"},
@@ -361,6 +363,7 @@ TEST(Config, KeysAreTakenWhereTheyCount) {
       {"schedule.kind=constant", "schedule.warmup_steps=5"},
       {"schedule.batch_scaling=linear", "schedule.base_batch=8"},
       {"precision.loss_scaling=true", "precision.initial_scale=2", "precision.growth_interval=5"},
+      {"precision.products=fp8"},
       {"model.layers=100", "run.microbatches=10000"},
       {"model.layers=200", "run.evaluation_microbatches=5001"},  // there is no evaluation
       {"model.layers=200", "run.evaluate_every=5", "run.evaluation_microbatches=50001"},  // run in parts

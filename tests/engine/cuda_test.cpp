@@ -213,6 +213,31 @@ TEST(CudaEngine, StatesAreReadBesideAStep) {
   }
 }
 
+// Of the GPUs that are here, each that can, and each that cannot.
+TEST(CudaEngine, ProductsInFp8NeedHopper) {
+  const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty()) GTEST_SKIP() << machine.unusable;
+  RunConfig run = {.dtype = DType::bf16, .steps = 4, .fp8_products = true};
+  const RunResult on_cpu = run_training(run);
+  run.device = DeviceType::cuda;
+  for (run.gpu = 0; run.gpu < std::min<int>(2, static_cast<int>(machine.gpus.size())); ++run.gpu) {
+    const CudaGpu& gpu = machine.gpus[static_cast<std::size_t>(run.gpu)];
+    if (gpu.major >= 9) {
+      EXPECT_LT(furthest(run_training(run).losses, on_cpu.losses), 2e-2) << gpu.name;
+      continue;
+    }
+    try {
+      run_training(run);
+      ADD_FAILURE() << gpu.name << " is taken";
+    } catch (const UnsupportedError& error) {
+      for (const std::string& word :
+           {"GPU " + std::to_string(run.gpu) + " (" + gpu.name + ") has compute capability",
+            std::string("multiplies in fp8"), std::string("needs 9.0 or later")})
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(CudaEngine, TwoRanksAreRefused) {
   run_local(2, {}, [](Communicator world) {
     RunConfig run{.world = 2, .device = DeviceType::cuda};

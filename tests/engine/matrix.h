@@ -59,6 +59,7 @@ struct RunConfig {
   bool graphs = true;  // on a GPU
   std::int64_t layers = 2;
   DeviceType device = DeviceType::cpu;
+  int gpu = 0;  // where the device is one: which
   Offload offload = {};
   UpdateWhen update = UpdateWhen::decided;
   Reduction reduction = Reduction::exact;
@@ -72,6 +73,7 @@ struct RunConfig {
   int exchange_chunks = 1;
   int sequences = 1;  // of a microbatch, of models with sequences
   bool sequence_parallel = true;
+  bool fp8_products = false;
   std::int64_t lora_rank = 0;  // of adapters, on all linear layers
   std::vector<std::string> lora_targets = {"all-linear"};
   std::vector<std::string> frozen = {};  // patterns
@@ -117,8 +119,8 @@ inline std::string to_string(const RunConfig& run) {
          (run.layers != 2 ? " layers " + std::to_string(run.layers) : "") +
          (run.tensor_blocks > 1 ? " in " + std::to_string(run.tensor_blocks) + " blocks" : "") +
          (run.exchange_chunks > 1 ? " in " + std::to_string(run.exchange_chunks) + " chunks" : "") +
-         (run.sequence_parallel ? "" : " not sequence parallel") + trained_of(run) +
-         (run.max_norm > 0 ? "" : " unclipped") + (run.graphs ? "" : " without graphs") +
+         (run.sequence_parallel ? "" : " not sequence parallel") + (run.fp8_products ? " in fp8" : "") +
+         trained_of(run) + (run.max_norm > 0 ? "" : " unclipped") + (run.graphs ? "" : " without graphs") +
          (run.update == UpdateWhen::decided ? "" : " updated " + std::string(name_of(run.update))) +
          (run.offload == Offload{} ? ""
                                    : " states on " + std::string(name_of(run.offload.states)) + " but " +
@@ -242,6 +244,8 @@ inline Model small_model(const RunConfig& run) {
   Gpt2Config gpt2 = small_gpt(run.layers, run.attention_dropout);
   llama.logits_bytes = gpt2.logits_bytes = run.logits_bytes;
   llama.sequence_parallel = gpt2.sequence_parallel = run.sequence_parallel;
+  llama.fp8_products = gpt2.fp8_products = run.fp8_products;
+  if (run.fp8_products) llama.hidden = 96;
   if (run.heads > 0) {
     llama.heads = llama.kv_heads = gpt2.heads = run.heads;
     llama.channels = gpt2.channels = std::int64_t{8} * run.heads;
@@ -282,6 +286,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.debug.poison = run.poison;
   options.engine.graphs = run.graphs;
   options.engine.device = run.device;
+  options.engine.device_ordinal = run.gpu;
   options.engine.waits.deadline = std::chrono::milliseconds(60'000);
   options.batch = {.sequences = run.sequences, .length = run.heads > 0 ? 12 : 16};
   if (run.family == Family::mlp) options.batch = {.sequences = 12, .length = 1};
