@@ -22,11 +22,12 @@ void check_fp8(const TransformerConfig& config, const BlockShapes& shapes) {
     for (const auto& [what, value] :
          {std::pair("tokens", shape.rows), {"inputs", shape.in}, {"outputs", shape.out}})
       if (value % kernels::kFp8Multiple != 0)
-        throw UsageError(
-            fmt::format("{}: fp8_products is set, and '{}' has {} {} on a rank ({} tensor ranks, {} chunks); "
-                        "products in fp8 need a multiple of {}",
-                        config.model, name_of(config, layer), value, what, shapes.tensor_ranks, shapes.chunks,
-                        kernels::kFp8Multiple));
+        throw UsageError(fmt::format(
+            "{}: fp8_products (precision.products) is set, and '{}' has {} {} on a rank (mesh.tensor "
+            "{}, exchange_chunks {}); "
+            "products in fp8 need a multiple of {}",
+            config.model, name_of(config, layer), value, what, shapes.tensor_ranks, shapes.chunks,
+            kernels::kFp8Multiple));
   }
 }
 

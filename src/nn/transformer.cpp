@@ -12,9 +12,10 @@ namespace tessera::nn {
 
 void check_fp8_type(const TransformerConfig& config) {
   if (config.fp8_products && config.type != DType::bf16)
-    throw UsageError(fmt::format(
-        "{}: fp8_products is set, and the type is {}; what is multiplied in fp8 is bf16 elsewhere",
-        config.model, name_of(config.type)));
+    throw UsageError(
+        fmt::format("{}: fp8_products (precision.products) is set, and the type is {}; what is multiplied in "
+                    "fp8 is bf16 elsewhere",
+                    config.model, name_of(config.type)));
 }
 
 void check_batch(const TransformerConfig& config, const BatchShape& shape) {

@@ -80,7 +80,7 @@ TEST(Fp8Models, GenerateInBf16) {
 
 TEST(Fp8Models, RefuseWhatHasNoProductInFp8) {
   expect_words(refusal([] { make_gpt2(gpt2_in_fp8(), DType::fp32); }),
-               {"gpt2: fp8_products is set", "the type is fp32"});
+               {"gpt2: fp8_products (precision.products) is set", "the type is fp32"});
   const auto refused = [](const Model& model, const BatchShape& batch) {
     return refusal([&] { model.activations(batch, 1); });
   };
@@ -101,14 +101,15 @@ TEST(Fp8Models, RefuseSharesOfRanksAndChunks) {
   };
   EXPECT_EQ(refused({1, DeviceType::cpu, 2}), "accepted");
   EXPECT_EQ(refused({1, DeviceType::cpu, 2, 4}), "accepted");
-  expect_words(refused({1, DeviceType::cpu, 2, 8}), {"has 8 tokens on a rank (2 tensor ranks, 8 chunks)"});
+  expect_words(refused({1, DeviceType::cpu, 2, 8}),
+               {"has 8 tokens on a rank (mesh.tensor 2, exchange_chunks 8)"});
   Gpt2Config config = gpt2_in_fp8();
   config.channels = 16;
   const Model narrow = make_gpt2(config, DType::bf16);
   expect_words(refusal([&] {
                  narrow.activations(kBatch, {1, DeviceType::cpu, 2});
                }),
-               {"'attention.qkv' has 24 outputs on a rank (2 tensor ranks, 1 chunks)"});
+               {"'attention.qkv' has 24 outputs on a rank (mesh.tensor 2, exchange_chunks 1)"});
 }
 
 }  // namespace
