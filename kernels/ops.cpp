@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/libraries.h"
 #include "tessera/error.h"
 
 namespace tessera::kernels {
@@ -173,6 +174,10 @@ void embedding_backward(const ComputeContext& context, const EmbeddingShape& sha
 void round_sum(const ComputeContext& context, const RoundSumShape& shape, const float* sum, const void* table,
                void* output) {
   ops_of(context.device).round_sum(context, shape, sum, table, output);
+}
+
+void open_libraries(DeviceType device) {
+  if (device == DeviceType::cuda) cuda::open_libraries();
 }
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {

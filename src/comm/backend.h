@@ -83,6 +83,8 @@ class Backend {
   virtual void bind(Stream&, const MostReduced&) {}
   // Both members of a pair, of which the first sends to the second, once it is bound.
   virtual void connect_pair() {}
+  // Once it is bound: register_arena() leaves it out, for what its calls are given lies elsewhere, too.
+  virtual void keep_unregistered() {}
   virtual bool reduces_natively() const { return world() == 1; }
 
   virtual bool wants_shared_arena() const = 0;

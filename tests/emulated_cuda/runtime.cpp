@@ -281,12 +281,17 @@ int tessera::emulated_cuda::host_functions() { return functions_of_host.load(); 
 void tessera::emulated_cuda::set_stream_memory(StreamMemory how) { stream_memory.store(how); }
 int tessera::emulated_cuda::calls_on_another_gpu() { return calls_elsewhere.load(); }
 
-cudaError_t cudaMalloc(void** result, std::size_t bytes) {
+void* tessera::emulated_cuda::take_on(int gpu, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
-  memory().add(*result = begin, bytes, current_gpu);
-  return cudaSuccess;
+  if (begin == MAP_FAILED) return nullptr;
+  memory().add(begin, bytes, gpu);
+  return begin;
+}
+cudaError_t cudaMalloc(void** result, std::size_t bytes) {
+  void* const begin = tessera::emulated_cuda::take_on(current_gpu, bytes);
+  if (begin == nullptr) return cudaErrorMemoryAllocation;
+  return *result = begin, cudaSuccess;
 }
 
 cudaError_t tessera::emulated_cuda::free_at_once(void* begin) {
