@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/check_fp8.h"
+#include "kernels/libraries.h"
 #include "tessera/error.h"
 
 namespace tessera::kernels {
@@ -188,6 +189,10 @@ void embedding_backward(const ComputeContext& context, const EmbeddingShape& sha
 void round_sum(const ComputeContext& context, const RoundSumShape& shape, const float* sum, const void* table,
                void* output) {
   ops_of(context.device).round_sum(context, shape, sum, table, output);
+}
+
+void open_libraries(DeviceType device) {
+  if (device == DeviceType::cuda) cuda::open_libraries();
 }
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& target) {

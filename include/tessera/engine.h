@@ -410,6 +410,10 @@ class Engine {
   std::string disk_description() const;
   // What the device does slower here than it could, and why: see Device::notices(). A sentence each.
   std::vector<std::string> notices() const;
+  // What communicators, streams and libraries took of the GPU's memory when the engine was made, before its
+  // arena, as the driver counts it. What other processes take at that moment counts along. Neither the
+  // process's context is in it nor what is loaded or compiled later. 0 on the CPU.
+  std::int64_t library_bytes() const;
 
   // Received from other ranks by the programs' collectives and messages along an axis, since the engine was
   // made; the step's scalars go along Axis::world.

@@ -90,12 +90,16 @@ struct EngineOptions {
   std::vector<NumericFact> compute = {};
   DeviceType device = DeviceType::cpu;
   int device_ordinal = 0;  // which GPU
+  // Called once by the thread that makes the engine, before memory is taken, with the stream of compute
+  // (Engine::stream()). For handles of libraries that the trainer computes by: the memory of a GPU that they
+  // take here is measured and counts in the budget (Engine::library_bytes()).
+  std::function<void(void* stream)> open_libraries = {};
   // Address space before the device's arena, in bytes, that takes no memory (ArenaOptions). A trainer that
   // indexes one array over several units subtracts from a lease's pointer; see tessera/arrays.h.
   std::int64_t address_space_before = 0;
   int threads_per_rank = 1;  // of the update and of local sums; kMostThreads at most
   // One rank may take so much. Exceeding it is refused here. The embedder's own activations count as its
-  // external_bytes.
+  // external_bytes. On a GPU what libraries have taken counts, too.
   MemoryBudget budget = {};
   CostModel cost = {};  // by which changes are told that would fit where the budget is exceeded
   EngineWaits waits = {};

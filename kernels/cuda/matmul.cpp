@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublas_lt_objects.h"
 #include "kernels/cuda/kept.h"
 #include "kernels/cuda/matmul_place.h"
+#include "kernels/libraries.h"
 #include "kernels/matmul_key.h"
 #include "kernels/ops.h"
 #include "src/device/cuda_check.h"
@@ -95,6 +96,12 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
 }
 
 }  // namespace
+
+void open_libraries() {
+  int ordinal = 0;
+  device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
+  handle_of(kept<Cache>(), {}, ordinal);
+}
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {
   check_matmul(shape);

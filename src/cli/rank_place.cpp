@@ -19,7 +19,10 @@ std::int64_t GpuMemory::grown() const {
   return ordinal_ < 0 ? 0 : read_gpu_used_bytes(ordinal_) - before_ - growth_.set_up;
 }
 
-void GpuMemory::after_set_up() { growth_.set_up = grown(); }
+void GpuMemory::after_set_up(std::int64_t libraries) {
+  growth_.set_up = grown();
+  growth_.libraries = ordinal_ < 0 ? 0 : libraries;
+}
 
 void GpuMemory::after_step(std::int64_t steps) {
   if (steps == 1)

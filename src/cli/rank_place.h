@@ -14,13 +14,15 @@ namespace tessera::cli {
 // Growth of a GPU's used memory, in bytes. The driver loads kernels at their first launch, and libraries take
 // memory of their own.
 struct GpuGrowth {
-  std::int64_t set_up = 0;      // arenas, and connections between GPUs
+  std::int64_t set_up = 0;      // arenas, connections between GPUs, and libraries
+  std::int64_t libraries = 0;   // of set_up what was taken before the arenas: Engine::library_bytes()
   std::int64_t first_step = 0;  // in the first step, beyond set_up
   std::int64_t later = 0;       // most beyond both, at the times that were measured
 
   std::int64_t total() const { return set_up + first_step + later; }
   GpuGrowth& operator+=(const GpuGrowth& other) {
     set_up += other.set_up;
+    libraries += other.libraries;
     first_step += other.first_step;
     later += other.later;
     return *this;
@@ -33,7 +35,7 @@ class GpuMemory {
   // Measures growth from what is in use now.
   explicit GpuMemory(int ordinal);
 
-  void after_set_up();
+  void after_set_up(std::int64_t libraries);
   void after_step(std::int64_t steps);  // `steps` done in this run. Call after the first, and after any
                                         // others
   const GpuGrowth& growth() const { return growth_; }

@@ -163,6 +163,7 @@ nlohmann::json to_json(const Setup& setup, const RunPlans& plans, const RunSumma
   result["memory"]["predicted_bytes"] = measured.predicted_bytes;
   if (on_gpus(setup))
     result["memory"]["measured_parts"] = {{"set_up_bytes", summary.gpus.set_up},
+                                          {"libraries_bytes", summary.gpus.libraries},
                                           {"first_step_bytes", summary.gpus.first_step},
                                           {"later_bytes", summary.gpus.later}};
   return result;
@@ -185,8 +186,8 @@ void print_what_was_measured(const Setup& setup, const GpuGrowth& gpus) {
   const auto a_rank = [&](std::int64_t bytes) { return static_cast<double>(bytes) / ranks / (1 << 20); };
   fmt::print(
       "(measured: how much the GPUs' memory in use grew by their driver's count{}: {:.2f} at set-up, "
-      "{:.2f} in the first step, {:.2f} later; with the libraries' own, and the code of kernels as it is "
-      "loaded)\n\n",
+      "{:.2f} in the first step, {:.2f} later; with the code of kernels as it is loaded; libraries: what "
+      "communicators and handles took before the arenas)\n\n",
       over, a_rank(gpus.set_up), a_rank(gpus.first_step), a_rank(gpus.later));
 }
 
@@ -225,6 +226,7 @@ void print_report(const Setup& setup, const RunPlans& plans, const RunSummary& s
   if (pipelined || (of_host && !on_gpus(setup)))
     fmt::print("{:<22}{:>16}{:>16.2f}\n", pipelined ? "total, mean of ranks" : "device and host", "",
                a_rank(measured.predicted_bytes));
+  if (on_gpus(setup)) fmt::print("{:<22}{:>16}{:>16.2f}\n", "libraries", "", a_rank(summary.gpus.libraries));
   fmt::print("{:<22}{:>16}{:>16.2f}\n", "measured", "", a_rank(measured.growth_bytes));
   print_what_was_measured(setup, summary.gpus);
   if (summary.step == summary.first_step) {

@@ -56,7 +56,7 @@ class RankTraining {
         numerics_(with_run(trainer_.engine().numerics(), setup, &data)),
         gpu_memory_(place.memory),
         memory_(gpus_ > 0 ? std::optional(place.options.engine.device_ordinal) : std::nullopt) {
-    gpu_memory_.after_set_up();
+    gpu_memory_.after_set_up(trainer_.engine().library_bytes());
     disk_.set_deadline(
         std::max<std::chrono::milliseconds>(kCheckpointDeadline, setup.options.engine.waits.deadline));
     if (first_) summary_.utilisation = utilisation_of(setup, peak_flops(setup, place.gpu));

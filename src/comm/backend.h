@@ -89,6 +89,8 @@ class Backend {
   virtual void bind(Stream&, const MostReduced&) {}
   // Both members of a pair, of which the first sends to the second, once it is bound.
   virtual void connect_pair() {}
+  // Once it is bound: register_arena() leaves it out, for what its calls are given lies elsewhere, too.
+  virtual void keep_unregistered() {}
   virtual bool reduces_natively() const { return world() == 1; }
   // Calls from here to end_capture() are captured with the stream that it is bound to
   // (Device::begin_capture), on all members alike: they meet as ever, and nothing is exchanged yet. Just

@@ -1,5 +1,6 @@
 #include "tessera/engine.h"
 #include "tessera/budget.h"
+#include "tessera/machine.h"
 #include "tessera/prove.h"
 #include "tessera/simulate.h"
 #include "tessera/step_spec.h"
@@ -15,6 +16,7 @@
 
 #include "kernels/gate_math.h"
 #include "src/engine/budget_check.h"
+#include "src/engine/device_room.h"
 #include "src/engine/disk_room.h"
 #include "src/engine/engine_impl.h"
 #include "src/engine/equal_engines.h"
@@ -78,7 +80,16 @@ Engine::Impl::Impl(Communicator world_in, std::vector<UnitSpec> units, EngineOpt
   check_memory_room(states, host, host_memory_of(options, plan));
   if (options.strategy.offload.on_disk())
     check_disk_room(states, host, options.disk_directory, plan.space(Space::disk).arena_bytes);
+  const bool on_gpu = options.device == DeviceType::cuda;
+  const std::int64_t used_before = on_gpu ? read_gpu_used_bytes(options.device_ordinal) : 0;
   executor = std::make_unique<Executor>(world, std::move(ranks), *device, layout, programs, plan, options);
+  if (on_gpu) {
+    const DeviceRoom room =
+        device_room(options.device_ordinal, plan.space(Space::device).arena_bytes, used_before);
+    library_bytes = room.library_bytes;
+    check_device_room(states, budget, room);
+  }
+  executor->take_memory();
   find_states();
 }
 
@@ -157,6 +168,7 @@ std::string Engine::disk_description() const {
   return disk == nullptr ? std::string() : disk->description();
 }
 std::vector<std::string> Engine::notices() const { return impl_->device->notices(); }
+std::int64_t Engine::library_bytes() const { return impl_->library_bytes; }
 std::int64_t Engine::bytes_received(Axis axis) const { return impl_->executor->bytes_received(axis); }
 const Program& Engine::running() const {
   if (!impl_->running()) throw UsageError("running: no step is running; call begin first");

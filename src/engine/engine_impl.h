@@ -34,6 +34,7 @@ struct Engine::Impl {
   IdVector<IdArray<BufferId, 4>> states_of;  // [flat][StateKind] where they persist; −1: not on this rank
   MemoryPlan plan;
   std::unique_ptr<Device> device;
+  std::int64_t library_bytes = 0;
   Communicator states;  // for what is read, and initial values
   std::unique_ptr<Executor> executor;
   std::vector<std::byte> staging;  // on the host, of store() and load()

@@ -76,9 +76,6 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   std::size_t instructions = 0;
   for (const Program& program : programs) {
     open_channels(world, program);
-    operand_places_.emplace_back(programs, static_cast<int>(operand_places_.size()), layout, place_, memory_);
-    updates_.push_back(updates_of(program, layout, operand_places_.back(), place_[Axis::tensor],
-                                  options.optimizer.moment_type));
     for (const Instruction& instruction : program.instructions) {
       std::unique_ptr<Stream>& lane = lanes_[instruction.lane];
       // Messages keep lanes of their own: one after the other, ranks that send to each other would both wait.
@@ -99,10 +96,21 @@ Executor::Executor(const Communicator& world, std::vector<int> global_ranks, Dev
   }
   uploads_.emplace(device, lane(Lane::compute));
   bind_channels();
-  registration_ = world_.register_arena(memory_.arena());
   if (options.splits_layers) open_tensor_group();
+  if (options.open_libraries) options.open_libraries(stream());
   events_.resize(instructions);
   name_ranges();
+}
+
+void Executor::take_memory() {
+  memory_.take();
+  for (const Program& program : programs_) {
+    operand_places_.emplace_back(programs_, static_cast<int>(operand_places_.size()), layout_, place_,
+                                 memory_);
+    updates_.push_back(updates_of(program, layout_, operand_places_.back(), place_[Axis::tensor],
+                                  options_.optimizer.moment_type));
+  }
+  registration_ = world_.register_arena(memory_.arena());
 }
 
 void Executor::name_ranges() {

@@ -35,9 +35,13 @@ namespace tessera {
 class Executor {
  public:
   // `layout`, `programs`, `plan` and `options` outlive the executor. `global_ranks` are those of `world`.
+  // Collective. Makes streams, connects ranks and opens libraries, which take memory of the device that is
+  // not planned. Nothing else may be called before take_memory().
   Executor(const Communicator& world, std::vector<int> global_ranks, Device& device, const Layout& layout,
            const IdVector<Program>& programs, const MemoryPlan& plan, const EngineOptions& options);
   ~Executor();
+  // Takes the arenas. Collective.
+  void take_memory();
 
   // What a step begins with.
   struct StepValues {

@@ -16,27 +16,31 @@ std::int64_t covered(const Arena& arena, std::int64_t offset, std::int64_t bytes
 
 StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const MemoryPlan& plan,
                        const Options& options)
-    : programs_(programs),
+    : device_(device),
+      programs_(programs),
       plan_(plan),
+      options_(options),
       counters_{&device.counters(), &own_counters_[1], &own_counters_[2]},
-      poison_(options.poison) {
+      poison_(options.poison) {}
+
+void StepMemory::take() {
   // First what may not be there: a disk without room is found before memory is taken.
-  if (const std::int64_t bytes = plan.space(Space::disk).arena_bytes; bytes > 0)
+  if (const std::int64_t bytes = plan_.space(Space::disk).arena_bytes; bytes > 0)
     disk_ = std::make_unique<device::Disk>(
-        device::DiskOptions{.directory = options.disk_directory, .bytes = bytes});
-  arena() = device.make_arena(plan.space(Space::device).arena_bytes, options.shared, options.source,
-                              options.address_space_before);
+        device::DiskOptions{.directory = options_.disk_directory, .bytes = bytes});
+  arena() = device_.make_arena(plan_.space(Space::device).arena_bytes, options_.shared, options_.source,
+                               options_.address_space_before);
   Arena& host = arenas_[Space::host];
-  if (const std::int64_t bytes = plan.space(Space::host).arena_bytes; bytes > 0)
-    host = device.make_host_arena(bytes);
+  if (const std::int64_t bytes = plan_.space(Space::host).arena_bytes; bytes > 0)
+    host = device_.make_host_arena(bytes);
   if (disk_) disk_->register_memory(host.base(), host.bytes());
   for (std::size_t space = 0; space < arenas_.size(); ++space) bases_[space] = arenas_[space].base();
-  for (const auto [program, id] : persistent_buffers(programs)) {
-    const Buffer& buffer = programs[program].buffers[id];
+  for (const auto [program, id] : persistent_buffers(programs_)) {
+    const Buffer& buffer = programs_[program].buffers[id];
     counters_[buffer.space]->add(buffer.category, buffer.bytes);
   }
-  for (std::size_t index = 0; index < programs.size(); ++index)
-    watches_.push_back(watch(static_cast<int>(index), programs[index]));
+  for (std::size_t index = 0; index < programs_.size(); ++index)
+    watches_.push_back(watch(static_cast<int>(index), programs_[index]));
   if (!poison_) return;
   for (const Watch& watch : watches_)
     for (const Tenancy& tenancy : watch.tenancies) hide(tenancy);

@@ -24,9 +24,11 @@ class StepMemory {
     std::int64_t address_space_before = 0;  // of that arena
     std::string disk_directory;             // of the file for Space::disk
   };
-  // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.
+  // Nothing else may be called before take().
   StepMemory(Device& device, const IdVector<Program>& programs, const MemoryPlan& plan,
              const Options& options);
+  // Takes the arenas of `plan`: memory from `device`, and a file where anything lies on the disk.
+  void take();
 
   // During the buffer's lifetime of that number; 0 for a persistent one. Of one in memory.
   std::byte* address(int program, BufferId buffer, int lifetime) const {
@@ -69,11 +71,13 @@ class StepMemory {
   void end(const Tenancy& tenancy);
   void hide(const Tenancy& tenancy);
 
+  Device& device_;
   const IdVector<Program>& programs_;
   const MemoryPlan& plan_;
+  const Options options_;
   IdArray<ByteCounters, kSpaces> own_counters_;  // of all but the device
   IdArray<ByteCounters*, kSpaces> counters_;
-  bool poison_ = false;
+  const bool poison_;
   IdArray<Arena, kSpaces> arenas_;  // the disk's is empty
   IdArray<std::byte*, kSpaces> bases_ = {};
   std::unique_ptr<device::Disk> disk_;

@@ -11,19 +11,21 @@
 
 #include "kernels/reduce.h"
 #include "src/comm/arguments.h"
+#include "src/comm/backend.h"
 #include "src/engine/engine_impl.h"
 #include "src/layout/enumerators.h"
 
 namespace tessera {
 
-// Bound behind the registration of the arena: the trainer's own memory lies elsewhere, which NCCL does not
-// take from a communicator that has registered some.
+// The trainer's own memory lies outside the arena, and NCCL does not take such memory from a communicator
+// that has registered some.
 void Executor::open_tensor_group() {
   constexpr std::int64_t kUnknownNumel = std::int64_t{1} << 40;
   if (options_.mesh.tensor == 1) return;
   Communicator& group =
       channels_.emplace(kWithinUses, world_.subgroup(members_of(kWithinUses), "lease")).first->second;
   group.bind(lane(Lane::compute), {.numel = kUnknownNumel});
+  group.backend()->keep_unregistered();
 }
 
 // together(communicator, label), or alone(): one rank has no communicator, since one of the host would not

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/libraries.h"
 #include "tessera/budget.h"
 #include "tessera/machine.h"
 #include "tessera/prove.h"
@@ -200,6 +201,11 @@ EngineOptions engine_options(const Model& model, const TrainerOptions& options,
   engine.budget.external_bytes = 0;
   engine.compute = model.numerics(options.batch, target_of(options), options.seed);
   engine.cost = with_operations(std::move(engine.cost), model, options);
+  if (engine.device != DeviceType::cpu)
+    engine.open_libraries = [given = std::move(engine.open_libraries), device = engine.device](void* stream) {
+      if (given) given(stream);
+      kernels::open_libraries(device);
+    };
   return engine;
 }
 

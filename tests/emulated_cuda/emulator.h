@@ -54,6 +54,11 @@ class Access {
   int gpu_;
 };
 
+// Memory of a GPU for a library, whatever the calling thread's GPU is; cudaFree gives it back.
+void* take_on(int gpu, std::size_t bytes);
+// What the handle of the emulated cuBLASLt takes, once for each GPU, and what a communicator of NCCL's takes.
+constexpr std::size_t kMatmulBytes = 64 << 10, kCommunicatorBytes = 32 << 10;
+
 // Those that have been neither destroyed nor aborted.
 int nccl_communicators();
 // Of all ranks, since the process began.

@@ -1,10 +1,14 @@
 // Stands in for kernels/cuda/matmul.cpp, which is cuBLASLt's: sums in float64, rounded once.
 #include "kernels/matmul.h"
 
+#include <mutex>
+#include <set>
+
 #include "kernels/check.h"
 #include "kernels/cuda/launch_options.cuh"
 #include "kernels/cuda/matmul_place.h"
 #include "kernels/float_types.h"
+#include "kernels/libraries.h"
 #include "kernels/ops.h"
 #include "tests/emulated_cuda/emulator.h"
 #include "tests/emulated_cuda/stream_work.h"
@@ -57,6 +61,16 @@ void check_place(const MatmulShape& s, const MatmulPlace& place) {
 }
 
 }  // namespace
+
+// As a handle of cuBLASLt takes memory, here once for each GPU.
+void open_libraries() {
+  static std::mutex mutex;
+  static std::set<int> opened;
+  int ordinal = 0;
+  cudaGetDevice(&ordinal);
+  const std::lock_guard lock(mutex);
+  if (opened.insert(ordinal).second) emulated_cuda::take_on(ordinal, emulated_cuda::kMatmulBytes);
+}
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target&) {
   check_matmul(shape);

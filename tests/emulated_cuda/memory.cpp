@@ -40,13 +40,17 @@ Access::~Access() {
 
 using namespace tessera::emulated_cuda;
 
+void* tessera::emulated_cuda::take_on(int gpu, std::size_t bytes) {
+  bytes = (bytes + kPage - 1) / kPage * kPage;
+  void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  memory().add(begin, bytes, gpu);
+  return begin;
+}
 cudaError_t cudaMalloc(void** result, std::size_t bytes) {
   return call_unsafe("cudaMalloc", [&] {
-    bytes = (bytes + kPage - 1) / kPage * kPage;
-    void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (begin == MAP_FAILED) return cudaErrorMemoryAllocation;
-    memory().add(*result = begin, bytes, calling_thread().gpu);
-    return cudaSuccess;
+    *result = take_on(calling_thread().gpu, bytes);
+    return *result == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
 

@@ -93,6 +93,7 @@ struct ncclComm {
   std::set<std::shared_ptr<StreamWork>> streams;  // of its kernels
   std::shared_ptr<Mark> mapped;                   // registered memory, by the drivers of all peers
   std::chrono::steady_clock::time_point maps_from;
+  void* buffers = nullptr;          // on its GPU
   int splits = 0;                   // begun
   ncclComm_t* splitting = nullptr;  // where the one in progress writes
   ncclResult_t error = ncclSuccess;
@@ -166,6 +167,7 @@ bool ncclComm::finish_split() {
   {
     const std::lock_guard lock(child->clique->mutex);
     child->clique->gpu_of[static_cast<std::size_t>(child->rank)] = gpu;
+    child->buffers = tessera::emulated_cuda::take_on(gpu, tessera::emulated_cuda::kCommunicatorBytes);
     ++child->clique->joined;
   }
   ++alive;
@@ -302,6 +304,7 @@ ncclResult_t start_queued() {
 
 void drop(ncclComm_t communicator) {
   forget_registered(communicator);
+  tessera::emulated_cuda::free_at_once(communicator->buffers);
   {
     const std::lock_guard lock(communicator->clique->mutex);
     ++communicator->clique->left;
@@ -369,7 +372,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   (*communicator)->rank = rank;
   ++alive;
   const std::lock_guard lock(clique->mutex);
-  cudaGetDevice(&clique->gpu_of[static_cast<std::size_t>(rank)]);
+  int& gpu = clique->gpu_of[static_cast<std::size_t>(rank)];
+  cudaGetDevice(&gpu);
+  (*communicator)->buffers = tessera::emulated_cuda::take_on(gpu, tessera::emulated_cuda::kCommunicatorBytes);
   ++clique->joined;
   return ncclInProgress;
 }

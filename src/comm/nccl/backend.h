@@ -42,6 +42,9 @@ class NcclBackend final : public Backend {
   bool reaches(DeviceType) const override { return true; }
   void bind(Stream& stream, const MostReduced& most) override;
   void connect_pair() override;
+  void keep_unregistered() override {
+    if (channel_) channel_->keep_unregistered();
+  }
   bool reduces_natively() const override { return channel_ != nullptr || Backend::reduces_natively(); }
   bool captures() const override { return channel_ != nullptr || Backend::captures(); }
   void begin_capture() override;

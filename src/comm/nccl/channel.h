@@ -71,8 +71,9 @@ class NcclChannel {
   // refuses; part of it may then be registered.
   void register_memory(void* memory, std::int64_t bytes);
   void release_memory(const void* memory) noexcept;
-  // Of messages, before which hosts do not meet: NCCL would map registered memory by the peer's driver at the
-  // first, and that may let nobody in until the message comes.
+  // For messages, before which hosts do not meet: NCCL would map registered memory by the peer's driver at
+  // the first, and that may let nobody in until the message comes. Also for calls with memory that lies
+  // elsewhere.
   void keep_unregistered() { unregistered_ = true; }
 
   // work() enqueues all of the call on the stream; the call is in flight from then on, also where it throws:
