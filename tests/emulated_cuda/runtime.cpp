@@ -234,7 +234,7 @@ thread_local int current_gpu = 0;
 // Whether the driver has a context for this thread: cudaGetDevice names GPU 0 without, and makes none.
 thread_local bool has_context = false;
 std::atomic<int> waits_for_host{0}, calls_elsewhere{0}, streams_of_priority{0}, pageable_reads{0};
-constexpr int kUrgent = -5, kMultiprocessors = 2;
+constexpr int kUrgent = -5, kMultiprocessors = 2, kCapabilityMajor = 8;
 constexpr std::size_t kPlainSharedBytes = 48 * 1024;
 constexpr int kMostSharedBytes = 163 * 1024, kStaticSharedBytes = 512;
 
@@ -356,7 +356,7 @@ cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess;
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {.name = "emulated",
                  .totalGlobalMem = std::size_t{1} << 30,
-                 .major = 8,
+                 .major = kCapabilityMajor,
                  .minor = 0,
                  .multiProcessorCount = kMultiprocessors};
   return cudaSuccess;
@@ -368,6 +368,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? kMostSharedBytes
            : attribute == cudaDevAttrMultiProcessorCount        ? kMultiprocessors
+           : attribute == cudaDevAttrComputeCapabilityMajor     ? kCapabilityMajor
                                                                 : 0;
   return cudaSuccess;
 }

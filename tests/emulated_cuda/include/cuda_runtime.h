@@ -58,7 +58,9 @@ enum cudaDeviceAttr {
   cudaDevAttrMemoryClockRate,
   cudaDevAttrGlobalMemoryBusWidth,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
-  cudaDevAttrMultiProcessorCount
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrComputeCapabilityMinor
 };
 struct cudaFuncAttributes {
   std::size_t sharedSizeBytes;

@@ -2,3 +2,5 @@
 #pragma once
 
 #include "cuda_runtime.h"
+
+using cudaGraph_t = struct CUgraph_st*;  // named by cuDNN's header, used by nobody
