@@ -43,6 +43,10 @@ struct TrainerOptions {
   // Plans a program for each of these shapes, of one microbatch on one rank, for losses().
   std::vector<BatchShape> scored = {};
   std::uint64_t seed = 1;  // of the initial weights, and of what modules draw in training
+  // On CUDA: whether libraries are asked how much workspace they take on the GPU `engine.device_ordinal` of
+  // this process, which has to be there. A Trainer always asks. False: the plan is for a GPU that is not
+  // here, and the workspace of attention by cuDNN is the most that it takes on any.
+  bool asks_gpu = false;
 };
 
 // How the microbatches of a training step are dealt to the data ranks.

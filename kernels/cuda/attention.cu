@@ -303,18 +303,21 @@ bool are_vectors(std::initializer_list<const void*> tensors) {
   });
 }
 
+// What backward keeps where it is the kernels of this file.
+std::int64_t delta_bytes(const AttentionShape& shape) {
+  return workspace_part_bytes(shape.batch * shape.heads * shape.sequence * 4);
+}
+
 }  // namespace
 
-std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& /*target*/) {
+std::int64_t attention_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
   heads_of(shape, {});
-  return cudnn_takes_forward(shape) ? cudnn_forward_workspace_bytes(shape) : 0;
+  return cudnn_takes_forward(shape) ? cudnn_forward_workspace_bytes(shape, target) : 0;
 }
 
 void attention_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv,
                        void* output, float* log_sum_exp) {
   const Heads heads = heads_of(shape, {qkv, output});
-  check_workspace(context, cuda::attention_forward_workspace_bytes(shape, context.target()),
-                  "attention_forward");
   if (shape.batch < 1 || shape.sequence < 1) return;
   if (cudnn_takes_forward(shape) && are_vectors({qkv, output, log_sum_exp}))
     return cudnn_forward(context, shape, qkv, output, log_sum_exp);
@@ -328,22 +331,22 @@ void attention_forward(const ComputeContext& context, const AttentionShape& shap
   });
 }
 
-std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& /*target*/) {
+std::int64_t attention_backward_workspace_bytes(const AttentionShape& shape, const Target& target) {
   heads_of(shape, {});
-  return std::max(workspace_part_bytes(shape.batch * shape.heads * shape.sequence * 4),
-                  cudnn_takes_backward(shape) ? cudnn_backward_workspace_bytes(shape) : 0);
+  return std::max(delta_bytes(shape),
+                  cudnn_takes_backward(shape) ? cudnn_backward_workspace_bytes(shape, target) : 0);
 }
 
 void attention_backward(const ComputeContext& context, const AttentionShape& shape,
                         const AttentionBackward& a) {
   const char* op = "attention_backward";
   const Heads heads = heads_of(shape, {a.qkv, a.output_gradient});
-  check_workspace(context, cuda::attention_backward_workspace_bytes(shape, context.target()), op);
   const std::int64_t statistics = shape.batch * shape.heads * shape.sequence;
   if (statistics == 0) return;
   if (cudnn_takes_backward(shape) &&
       are_vectors({a.qkv, a.output, a.log_sum_exp, a.output_gradient, a.qkv_gradient}))
     return cudnn_backward(context, shape, a);
+  check_workspace(context, delta_bytes(shape), op);
   auto* delta = static_cast<float*>(context.workspace.data);
   with_compute_type(shape.type, [&](auto t) {
     using T = decltype(t);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <mutex>
 
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn_graph.h"
@@ -11,8 +12,30 @@
 namespace tessera::kernels::cuda {
 namespace {
 
+// One call's work: a slice, and its direction.
+struct Work {
+  AttentionShape shape;
+  AttentionSlice slice;
+  bool backward = false;
+
+  // The most that its plan may take.
+  std::int64_t most_bytes() const { return backward ? cudnn_slice_bytes(shape, slice) : kSpareBytes; }
+};
+
+Work forward_of(const AttentionShape& shape) { return {.shape = shape, .slice = whole(shape)}; }
+Work backward_of(const AttentionShape& shape, const AttentionSlice& slice) {
+  return {.shape = shape, .slice = slice, .backward = true};
+}
+
 // The GPU, and whatever else a compiled graph depends on.
 using Key = std::array<std::int64_t, 8>;
+
+Key key_of(int ordinal, const Work& work) {
+  const AttentionShape& shape = work.shape;
+  return {ordinal,          work.backward,      shape.sequence,
+          shape.channels,   shape.heads,        shape.kv_heads_or_heads(),
+          work.slice.items, work.slice.kv_heads};
+}
 
 // What one thread has made so far.
 struct Cache {
@@ -29,22 +52,44 @@ int capability_of(int ordinal) {
   return major * 10 + minor;
 }
 
-// A slice's graph on this thread's GPU, to run on the context's stream.
-AttentionGraph& graph_of(const ComputeContext& context, const AttentionShape& shape,
-                         const AttentionSlice& slice, bool backward, std::int64_t workspace_bytes) {
-  int ordinal = 0;
-  device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
+// This thread's graph on a GPU, which is the thread's current one.
+AttentionGraph& graph_of(int ordinal, const Work& work) {
   Cache& cache = kept<Cache>();
-  CudnnHandle& handle = cache.handles[ordinal];
-  handle.set_stream(context.stream);
-  const Key key = {ordinal,        backward,      shape.sequence,
-                   shape.channels, shape.heads,   shape.kv_heads_or_heads(),
-                   slice.items,    slice.kv_heads};
+  const Key key = key_of(ordinal, work);
   const auto found = cache.graphs.find(key);
   if (found != cache.graphs.end()) return found->second;
-  const CudnnTarget target{.capability = capability_of(ordinal), .handle = &handle};
-  return cache.graphs.emplace(key, AttentionGraph(shape, slice, backward, target, workspace_bytes))
+  const CudnnTarget target{.capability = capability_of(ordinal), .handle = &cache.handles[ordinal]};
+  return cache.graphs
+      .emplace(key, AttentionGraph(work.shape, work.slice, work.backward, target, work.most_bytes()))
       .first->second;
+}
+
+// The graph that runs on the context's stream, in its workspace.
+AttentionGraph& graph_to_run(const ComputeContext& context, const Work& work) {
+  int ordinal = 0;
+  device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
+  AttentionGraph& graph = graph_of(ordinal, work);
+  check_workspace(context, graph.workspace_bytes(),
+                  work.backward ? "attention_backward" : "attention_forward");
+  kept<Cache>().handles[ordinal].set_stream(context.stream);
+  return graph;
+}
+
+// Those of all threads: a plan of a step asks for the same shape again and again, on several threads.
+struct Answers {
+  std::mutex mutex;
+  std::map<Key, std::int64_t> workspace_bytes;
+};
+
+std::int64_t workspace_bytes(const Work& work, const Target& target) {
+  if (target.gpu < 0) return work.most_bytes();
+  static Answers& answers = *new Answers;
+  const Key key = key_of(target.gpu, work);
+  const std::lock_guard lock(answers.mutex);
+  const auto found = answers.workspace_bytes.find(key);
+  if (found != answers.workspace_bytes.end()) return found->second;
+  device::make_current(target.gpu);
+  return answers.workspace_bytes[key] = graph_of(target.gpu, work).workspace_bytes();
 }
 
 }  // namespace
@@ -52,14 +97,16 @@ AttentionGraph& graph_of(const ComputeContext& context, const AttentionShape& sh
 bool cudnn_takes_forward(const AttentionShape& shape) { return cudnn_forward_fits(shape); }
 bool cudnn_takes_backward(const AttentionShape& shape) { return cudnn_backward_fits(shape); }
 
-std::int64_t cudnn_forward_workspace_bytes(const AttentionShape&) { return kSpareBytes; }
-std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape) {
-  return cudnn_slice_bytes(shape, backward_slice(shape));
+std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return workspace_bytes(forward_of(shape), target);
+}
+std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, const Target& target) {
+  return workspace_bytes(backward_of(shape, backward_slice(shape)), target);
 }
 
 void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv, void* output,
                    float* log_sum_exp) {
-  AttentionGraph& graph = graph_of(context, shape, whole(shape), false, kSpareBytes);
+  AttentionGraph& graph = graph_to_run(context, forward_of(shape));
   const CudnnOffsets at = cudnn_offsets(shape, 0, 0);
   graph.set(kQuery, element(qkv, shape.type, at.query));
   graph.set(kKey, element(qkv, shape.type, at.key));
@@ -70,8 +117,12 @@ void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, c
 }
 
 void cudnn_backward(const ComputeContext& context, const AttentionShape& shape, const AttentionBackward& a) {
-  const AttentionSlice slice = backward_slice(shape);
-  AttentionGraph& graph = graph_of(context, shape, slice, true, cudnn_slice_bytes(shape, slice));
+  cudnn_backward(context, shape, backward_slice(shape), a);
+}
+
+void cudnn_backward(const ComputeContext& context, const AttentionShape& shape, const AttentionSlice& slice,
+                    const AttentionBackward& a) {
+  AttentionGraph& graph = graph_to_run(context, backward_of(shape, slice));
   for (std::int64_t item = 0; item < shape.batch; item += slice.items)
     for (std::int64_t kv_head = 0; kv_head < shape.kv_heads_or_heads(); kv_head += slice.kv_heads) {
       const CudnnOffsets at = cudnn_offsets(shape, item, kv_head);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/cuda/cudnn_layout.h"
 
 namespace tessera::kernels::cuda {
 
@@ -14,12 +15,19 @@ bool cudnn_takes_backward(const AttentionShape& shape);
 
 // Like attention_forward() and attention_backward(), for shapes that cuDNN takes. Tensors begin at multiples
 // of 16 bytes. The first call for a shape compiles a graph. A call also compiles one if other threads are
-// using all graphs that were compiled.
-std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape);
+// using all graphs that were compiled. UsageError if the workspace is smaller than the graph's plan needs.
 void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv, void* output,
                    float* log_sum_exp);
-std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape);
 void cudnn_backward(const ComputeContext& context, const AttentionShape& shape,
                     const AttentionBackward& arguments);
+// In slices of another size than backward_slice() has, which divides the work.
+void cudnn_backward(const ComputeContext& context, const AttentionShape& shape, const AttentionSlice& slice,
+                    const AttentionBackward& arguments);
+
+// The workspace of these. On `target.gpu` what cuDNN's plan takes there, to the byte: each GPU is asked once
+// a process, which compiles the graph and makes that GPU the thread's current one. Where the target names no
+// GPU, the most that a plan may take: cudnn_layout.h counts it.
+std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape, const Target& target);
+std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, const Target& target);
 
 }  // namespace tessera::kernels::cuda

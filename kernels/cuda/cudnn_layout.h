@@ -30,10 +30,10 @@ inline AttentionSlice whole(const AttentionShape& shape) {
   return {.items = shape.batch, .kv_heads = shape.kv_heads_or_heads()};
 }
 
-// The most memory that a deterministic backward needs on any GPU that cuDNN 9.19 has kernels for. It counts
-// delta for every row; on Ampere and Hopper the gradients of all weights in bf16, with rows and columns
-// padded to 128; and, if query heads share key and value heads, the gradients of those for every query head,
-// which are fp32 on Blackwell.
+// The most memory that a deterministic backward needs on any GPU that cuDNN 9.19 has kernels for: a bound.
+// What it takes on a GPU that is here, cudnn_attention.h asks cuDNN. It counts delta for every row; on Ampere
+// and Hopper the gradients of all weights in bf16, with rows and columns padded to 128; and, if query heads
+// share key and value heads, the gradients of those for every query head, which are fp32 on Blackwell.
 inline std::int64_t cudnn_slice_bytes(const AttentionShape& shape, const AttentionSlice& slice) {
   const std::int64_t heads = slice.items * slice.kv_heads * group_of(shape);
   const std::int64_t padded = ceil_div(shape.sequence, 128) * 128;

@@ -7,6 +7,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/places.h"
 #include "src/cli/plan_report.h"
+#include "src/cli/rank_place.h"
 #include "src/cli/report.h"
 #include "src/cli/run_numerics.h"
 #include "src/cli/setup_choices.h"
@@ -133,13 +134,18 @@ int plan_command(const RunArguments& arguments, const PlanArguments& show, Resul
   check_apart(config, arguments.config, {file.named(), {"--html", show.html}, {"--program", show.program}});
   file.open();
   OutputFile page("--html", show.html), text("--program", show.program);
-  const Setup setup = make_setup(config);
+  Setup setup = make_setup(config);
+  const std::string no_gpu = ask_gpu(setup.options);
   const RunPlans plans(setup);
   const PlannedNumerics numerics = planned_numerics(setup, plans.of_ranks);
   const std::vector<Space> spaces = plans.spaces();
   print_notes(setup.config);
   print_model(setup);
   print_products(setup);
+  if (!no_gpu.empty())
+    fmt::print(
+        "workspace of attention by cuDNN: the most that it takes on any GPU, as there is none to ask: {}\n",
+        no_gpu);
   if (setup.config.strategy.resident_units == kAuto)
     fmt::print("resident  {} units keep their parameters (auto)\n",
                setup.options.engine.strategy.resident_units);

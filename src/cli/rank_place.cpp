@@ -31,10 +31,18 @@ void GpuMemory::after_step(std::int64_t steps) {
     growth_.later = std::max(growth_.later, grown() - growth_.first_step);
 }
 
+namespace {
+
+int ordinal_of(int rank_on_host, const CudaMachine& machine) {
+  return rank_on_host % static_cast<int>(machine.gpus.size());
+}
+
+}  // namespace
+
 RankGpu gpu_of_rank(Communicator& world, const CudaMachine& machine, bool may_share) {
   using BusId = std::array<char, 32>;
   const HostPlace place = place_on_host(world);
-  RankGpu taken{.ordinal = place.rank % static_cast<int>(machine.gpus.size())};
+  RankGpu taken{.ordinal = ordinal_of(place.rank, machine)};
   BusId own{};
   machine.gpus[static_cast<std::size_t>(taken.ordinal)].bus_id.copy(own.data(), own.size());
   IdVector<BusId> all(world.world());
@@ -69,6 +77,15 @@ RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options
   place.options.engine.device_ordinal = taken.ordinal;
   place.gpu = machine.gpus[static_cast<std::size_t>(taken.ordinal)].name;
   return place;
+}
+
+std::string ask_gpu(TrainerOptions& options, int rank_on_host) {
+  if (options.engine.device != DeviceType::cuda) return "";
+  const CudaMachine machine = read_cuda_machine();
+  if (!machine.unusable.empty()) return machine.cudnn.empty() ? "" : machine.unusable;
+  options.engine.device_ordinal = ordinal_of(rank_on_host, machine);
+  options.asks_gpu = true;
+  return "";
 }
 
 }  // namespace tessera::cli

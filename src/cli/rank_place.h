@@ -74,4 +74,9 @@ struct RankPlace {
 // gpu_of_rank() and make_nccl_world().
 RankPlace place_of_rank(const Communicator& world, const TrainerOptions& options);
 
+// Has `options` planned for the GPU that place_of_rank() will give the rank which is `rank_on_host` on its
+// host (TrainerOptions::asks_gpu), if options.engine.device is CUDA and this process sees a GPU. Returns why
+// it sees none, if that leaves a workspace of attention by cuDNN a bound; else nothing.
+std::string ask_gpu(TrainerOptions& options, int rank_on_host = 0);
+
 }  // namespace tessera::cli

@@ -18,6 +18,7 @@
 #include "src/cli/places.h"
 #include "src/cli/plan_report.h"
 #include "src/cli/processes.h"
+#include "src/cli/rank_place.h"
 #include "src/cli/report.h"
 #include "src/cli/signals.h"
 #include "src/cli/training.h"
@@ -345,6 +346,7 @@ int train_command(const RunArguments& arguments, ResultFile& result) {
   const bool first = !world || world.rank() == 0;  // prints and writes files
   if (first) check_places(setup.config.run);
   check_disk_directory(setup.options.engine, world);
+  ask_gpu(setup.options, world ? place_on_host(world).rank : 0);
   if (!world) told_with_origins(config, [&] { check_budgets(setup); });
   RunFiles files;
   files.folder = open_run_folder(setup.config.run, world);  // before any file of a run there is written over

@@ -81,8 +81,8 @@ std::vector<ParameterSpec> BlockedModule::parameters() const {
 std::shared_ptr<const BlockedModule::Plan> BlockedModule::plan_of(const BatchShape& shape,
                                                                   const Target& target) const {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<const Plan>& plan =
-      plans_[{shape.sequences, shape.length, shape.cached, target.threads, target.device, target.tensor}];
+  std::shared_ptr<const Plan>& plan = plans_[{shape.sequences, shape.length, shape.cached, target.threads,
+                                              target.device, target.tensor, target.gpu}];
   if (plan != nullptr) return plan;
   check_one_chunk("tensor_blocks", target);
   if (target.tensor < 1 || blocks_ % target.tensor != 0)

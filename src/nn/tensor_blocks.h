@@ -36,7 +36,9 @@ class BlockedModule final : public Module {
  private:
   struct Plan;
   std::shared_ptr<const Plan> plan_of(const BatchShape& shape, const Target& target) const;
-  Target of_block(const Target& target) const { return {target.threads, target.device, blocks_}; }
+  Target of_block(const Target& target) const {
+    return {target.threads, target.device, blocks_, 1, target.gpu};
+  }
   void check_aligned(const Plan& plan) const;
   void add_blocks(const Plan& plan, ValueId value, const ModuleContext& context) const;
   void run_blocks(const Plan& plan, int part, const ModuleContext& context);
@@ -49,7 +51,7 @@ class BlockedModule final : public Module {
   IdVector<std::int64_t> block_bytes_;           // by parameter: from one block to the next; 0: not cut
   // Ranks may be threads that share the module.
   mutable std::mutex mutex_;
-  mutable std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, DeviceType, int>,
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, DeviceType, int, int>,
                    std::shared_ptr<const Plan>>
       plans_;
 };

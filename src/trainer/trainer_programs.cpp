@@ -64,7 +64,9 @@ TrainerOptions checked_for_gpu(const TrainerOptions& options, const Model& model
 
 Target target_of(const TrainerOptions& options) {
   const EngineOptions& engine = options.engine;
-  return {engine.threads_per_rank, engine.device, engine.mesh.tensor, options.exchange_chunks};
+  const bool here = engine.device == DeviceType::cuda && options.asks_gpu;
+  return {engine.threads_per_rank, engine.device, engine.mesh.tensor, options.exchange_chunks,
+          here ? engine.device_ordinal : -1};
 }
 
 BatchShape generation_shape(const TrainerOptions& options) {

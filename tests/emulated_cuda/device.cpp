@@ -17,6 +17,11 @@ namespace {
 
 constexpr int kMultiprocessors = 2;
 
+// The first GPU is of the architecture that is set, an Ampere unless it is, the others are Hoppers at least.
+int number_of(int ordinal) {
+  return ordinal == 0 ? architecture().number : std::max(architecture().number, 90);
+}
+
 std::atomic<int> served_version{CUDART_VERSION};
 
 struct SharedBytes {
@@ -41,10 +46,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
     return *count = kGpus, cudaSuccess;
   });
 }
-// The first is of the architecture that is set, an Ampere unless it is, the others are Hoppers at least.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   return call_runtime("cudaGetDeviceProperties", [&] {
-    const int number = ordinal == 0 ? architecture().number : std::max(architecture().number, 90);
+    const int number = number_of(ordinal);
     *properties = {.name = "emulated",
                    .totalGlobalMem = std::size_t{1} << 30,
                    .major = number / 10,
@@ -59,12 +63,14 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ordinal) {
   return call_runtime("cudaDeviceGetAttribute", [&] {
     *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin
                  ? static_cast<int>(architecture().most_shared_bytes)
-             : attribute == cudaDevAttrMultiProcessorCount ? kMultiprocessors
-                                                           : 0;
+             : attribute == cudaDevAttrMultiProcessorCount    ? kMultiprocessors
+             : attribute == cudaDevAttrComputeCapabilityMajor ? number_of(ordinal) / 10
+             : attribute == cudaDevAttrComputeCapabilityMinor ? number_of(ordinal) % 10
+                                                              : 0;
     return cudaSuccess;
   });
 }
