@@ -72,15 +72,20 @@ cublasLtHandle_t handle_of(Cache& cache, const MatmulShape& shape, int ordinal) 
   return owned.get();
 }
 
+constexpr std::int64_t kAlignedElements = 64;
+
 cudaDataType_t type_of(DType type) { return type == DType::fp32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 // A stored row-major matrix [rows, columns], `leading` elements between rows: columns first, its transpose.
+// cuBLASLt takes slower kernels where rows do not begin aligned. Behind a single row there is none, so it is
+// said to begin aligned.
 OwnedLayout make_layout(const MatmulShape& shape, DType type, std::int64_t rows, std::int64_t columns,
                         std::int64_t leading) {
+  if (leading == 0) leading = columns;
+  if (rows == 1) leading = round_up(leading, kAlignedElements);
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublas_lt().cublasLtMatrixLayoutCreate(&layout, type_of(type), static_cast<std::uint64_t>(columns),
-                                               static_cast<std::uint64_t>(rows),
-                                               leading == 0 ? columns : leading),
+                                               static_cast<std::uint64_t>(rows), leading),
         shape, "cublasLtMatrixLayoutCreate");
   return OwnedLayout(layout);
 }
@@ -148,9 +153,10 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
   const cublasStatus_t asked = cublas_lt().cublasLtMatmulAlgoGetHeuristic(
       handle, entry.product.get(), entry.left.get(), entry.right.get(), entry.output.get(),
       entry.output.get(), preference.get(), 1, &found, &count);
-  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;  // of other shapes the count is 0
+  // It says so by the status, by the count, or by the result's own state.
+  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;
   if (!none) check(asked, s, "cublasLtMatmulAlgoGetHeuristic");
-  if (none || count == 0)
+  if (none || count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
     throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
   entry.algorithm = found.algo;
   return entry;

@@ -46,6 +46,9 @@ class Access {
   int gpu_;
 };
 
+// Whether all these bytes lie in one allocation of this GPU's memory, or of pinned memory.
+bool reaches(int gpu, const void* begin, std::size_t bytes);
+
 // Those that have been neither destroyed nor aborted.
 int nccl_communicators();
 // Of all ranks, since the process began.

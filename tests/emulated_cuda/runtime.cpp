@@ -65,6 +65,15 @@ struct Memory {
     const std::lock_guard lock(mutex);
     ranges.erase(static_cast<std::byte*>(begin));
   }
+  // Whether all these bytes are one allocation's, of this GPU or pinned.
+  bool reaches(int gpu, const void* begin, std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    const auto* const byte = static_cast<const std::byte*>(begin);
+    const auto behind = ranges.upper_bound(byte);
+    if (behind == ranges.begin()) return false;
+    const auto& [start, range] = *std::prev(behind);
+    return byte + bytes <= start + range.bytes && (range.ordinal == gpu || range.ordinal == -1);
+  }
   // Neither a GPU's nor pinned.
   bool is_pageable(const void* at) {
     const std::lock_guard lock(mutex);
@@ -89,6 +98,8 @@ Access::~Access() {
   memory().protect(gpu_, PROT_NONE);
   memory().in_use.unlock();
 }
+
+bool reaches(int gpu, const void* begin, std::size_t bytes) { return memory().reaches(gpu, begin, bytes); }
 
 }  // namespace tessera::emulated_cuda
 
