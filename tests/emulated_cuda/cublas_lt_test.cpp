@@ -1,4 +1,5 @@
 // What the stand-in for cuBLASLt computes, when it reads what, and what it makes of a workspace.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -121,33 +122,55 @@ TEST_F(CublasLt, SaysInThreeWaysThatThereIsNoAlgorithm) {
   EXPECT_EQ(ways.size(), 3u);
 }
 
-// With atomics, parts of a sum come in any order.
+// A long sum, with D in eight layouts that give it eight algorithms.
+class CublasLtBits : public CublasLt {
+ protected:
+  static constexpr std::size_t kLong = 100, kLayouts = 8, kCalls = 4;
+  using Bits = std::set<std::vector<float>>;
 
-TEST_F(CublasLt, ChangesBitsFromCallToCallWhereAtomicsAreAllowed) {
-  constexpr std::uint64_t kLong = 200;
-  std::vector<float> values(kLong * kM);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
-  write(a_, std::vector<float>(values.begin(), values.begin() + kM * 100));
-  write(b_, std::vector<float>(values.begin(), values.begin() + 100));
-  a_layout_ = layout(CUDA_R_32F, kM, 100, kM);
-  b_layout_ = layout(CUDA_R_32F, 100, 1, 100);
-  const auto bits_change = [&](std::uint32_t schemes) {
+  void SetUp() override {
+    CublasLt::SetUp();
+    std::vector<float> values(kM * kLong);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+    write(a_, values);
+    values.resize(kLong);
+    write(b_, values);
+    a_layout_ = layout(CUDA_R_32F, kM, kLong, kM);
+    b_layout_ = layout(CUDA_R_32F, kLong, 1, kLong);
+  }
+  // By layout, what several calls gave.
+  std::vector<Bits> bits_of(std::uint32_t schemes) {
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
-    bool change = false;
-    for (std::uint64_t leading = kM; leading < kM + 8; ++leading) {
-      c_layout_ = d_layout_ = layout(CUDA_R_32F, kM, 1, leading);
-      std::set<std::vector<float>> results;
-      for (int call = 0; call < 4; ++call) {
+    std::vector<Bits> all(kLayouts);
+    for (std::size_t i = 0; i < kLayouts; ++i) {
+      c_layout_ = d_layout_ = layout(CUDA_R_32F, kM, 1, kM + i);
+      for (std::size_t call = 0; call < kCalls; ++call) {
         expect_right();
-        results.insert(read(d_, kM));
+        all[i].insert(read(d_, kM));
       }
-      change |= results.size() > 1;
     }
-    return change;
+    return all;
+  }
+  static bool change_from_call_to_call(const std::vector<Bits>& all) {
+    return std::ranges::any_of(all, [](const Bits& of_layout) { return of_layout.size() > 1; });
+  }
+};
+
+// With atomics, parts of a sum come in any order.
+TEST_F(CublasLtBits, ChangeFromCallToCallOnlyWhereAtomicsAreAllowed) {
+  EXPECT_TRUE(change_from_call_to_call(bits_of(CUBLASLT_REDUCTION_SCHEME_MASK)));
+  EXPECT_FALSE(change_from_call_to_call(bits_of(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+  EXPECT_FALSE(change_from_call_to_call(bits_of(CUBLASLT_REDUCTION_SCHEME_NONE)));
+}
+
+TEST_F(CublasLtBits, DependOnTheAlgorithmWhereSumsMayBeSplit) {
+  const auto different = [&](std::uint32_t schemes) {
+    Bits together;
+    for (const Bits& of_layout : bits_of(schemes)) together.insert(of_layout.begin(), of_layout.end());
+    return together.size();
   };
-  EXPECT_TRUE(bits_change(CUBLASLT_REDUCTION_SCHEME_MASK));
-  EXPECT_FALSE(bits_change(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  EXPECT_FALSE(bits_change(CUBLASLT_REDUCTION_SCHEME_NONE));
+  EXPECT_GT(different(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), 1u);
+  EXPECT_EQ(different(CUBLASLT_REDUCTION_SCHEME_NONE), 1u);
 }
 
 TEST_F(CublasLt, NotesTheLeastAlignmentOfAProduct) {
