@@ -12,6 +12,7 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "src/device/activity.h"
 #include "tessera/error.h"
+#include "tessera/shape.h"
 
 namespace tessera::kernels::cuda {
 
@@ -50,14 +51,17 @@ cublasLtHandle_t handle_of(std::unordered_map<int, OwnedHandle>& handles, const 
 }
 
 // A stored row-major matrix [rows, columns], `leading` elements between rows, 0 where it is dense: columns
-// first, its transpose.
+// first, its transpose. cuBLASLt takes slower kernels where rows do not begin aligned. Behind a single row
+// there is none, so it is said to begin aligned.
 template <class ProductShape>
 OwnedLayout make_layout(const ProductShape& shape, cudaDataType_t type, std::int64_t rows,
                         std::int64_t columns, std::int64_t leading) {
+  constexpr std::int64_t kAlignedElements = 64;
+  if (leading == 0) leading = columns;
+  if (rows == 1) leading = round_up(leading, kAlignedElements);
   cublasLtMatrixLayout_t layout = nullptr;
   check_cublas_lt(cublas_lt().cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(columns),
-                                                         static_cast<std::uint64_t>(rows),
-                                                         leading == 0 ? columns : leading),
+                                                         static_cast<std::uint64_t>(rows), leading),
                   shape, "cublasLtMatrixLayoutCreate");
   return OwnedLayout(layout);
 }

@@ -87,9 +87,10 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
   const cublasStatus_t asked = cublas_lt().cublasLtMatmulAlgoGetHeuristic(
       handle, entry.product.get(), entry.left.get(), entry.right.get(), entry.output.get(),
       entry.output.get(), preference.get(), 1, &found, &count);
-  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;  // of other shapes the count is 0
+  // It says so by the status, by the count, or by the result's own state.
+  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;
   if (!none) check_cublas_lt(asked, s, "cublasLtMatmulAlgoGetHeuristic");
-  if (none || count == 0)
+  if (none || count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
     throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
   entry.algorithm = found.algo;
   return entry;

@@ -6,15 +6,13 @@
 #include <string>
 
 #include "kernels/check.h"
+#include "kernels/cuda/matmul_workspace.h"
 #include "kernels/matmul.h"
 #include "tessera/error.h"
 #include "tessera/shape.h"
 
 namespace tessera::kernels::cuda {
 
-// The workspace that any product may use, on every GPU, so that a plan does not depend on the machine it is
-// made on.
-inline constexpr std::int64_t kMatmulWorkspaceBytes = 32 << 20;
 inline constexpr std::int64_t kWorkspaceAlignment = 256;
 // The alignment that a bias must have, because an algorithm may read it in whole vectors.
 inline constexpr int kBiasAlignment = 16;

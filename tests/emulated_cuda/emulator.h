@@ -58,6 +58,8 @@ class Access {
 void* take_on(int gpu, std::size_t bytes);
 // What the handle of the emulated cuBLASLt takes, once for each GPU, and what a communicator of NCCL's takes.
 constexpr std::size_t kMatmulBytes = 64 << 10, kCommunicatorBytes = 32 << 10;
+// Whether all these bytes lie in one allocation of this GPU's memory, or of pinned memory.
+bool reaches(int gpu, const void* begin, std::size_t bytes);
 
 // Those that have been neither destroyed nor aborted.
 int nccl_communicators();

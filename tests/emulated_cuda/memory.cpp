@@ -40,6 +40,10 @@ Access::~Access() {
 
 using namespace tessera::emulated_cuda;
 
+bool tessera::emulated_cuda::reaches(int gpu, const void* begin, std::size_t bytes) {
+  return memory().reaches(gpu, begin, bytes);
+}
+
 void* tessera::emulated_cuda::take_on(int gpu, std::size_t bytes) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* const begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -28,6 +28,15 @@ struct Memory {
     const std::lock_guard lock(mutex);
     ranges[static_cast<std::byte*>(begin)] = {bytes, ordinal};
   }
+  // Whether all these bytes are one allocation's, of this GPU or pinned.
+  bool reaches(int gpu, const void* begin, std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    const auto* const byte = static_cast<const std::byte*>(begin);
+    const auto behind = ranges.upper_bound(byte);
+    if (behind == ranges.begin()) return false;
+    const auto& [start, range] = *std::prev(behind);
+    return byte + bytes <= start + range.bytes && (range.ordinal == gpu || range.ordinal == -1);
+  }
   std::optional<Range> find(void* begin) {
     const std::lock_guard lock(mutex);
     const auto found = ranges.find(static_cast<std::byte*>(begin));

@@ -1,62 +1,17 @@
 // matmul.h and linear.h against float64.
 #include <array>
 
-#include "tests/kernels/support.h"
+#include "tests/kernels/matmul_reference.h"
 
 namespace tessera::kernels::testing {
 namespace {
 
-std::int64_t leading(std::int64_t given, bool transposed, std::int64_t rows, std::int64_t columns) {
-  return given != 0 ? given : (transposed ? rows : columns);
-}
-
-double at(const Doubles& data, bool transposed, std::int64_t stride, std::int64_t row, std::int64_t column) {
-  return data[static_cast<std::size_t>(transposed ? column * stride + row : row * stride + column)];
-}
-
-// C of matmul.h with `bias` or an empty vector.
-Doubles reference(const MatmulShape& s, const Doubles& a, const Doubles& b, const Doubles& bias,
-                  const Doubles& c) {
-  const std::int64_t lda = leading(s.lda, s.transpose_a, s.m, s.k);
-  const std::int64_t ldb = leading(s.ldb, s.transpose_b, s.k, s.n);
-  const std::int64_t ldc = leading(s.ldc, false, s.m, s.n);
-  Doubles result = c;
-  for (std::int64_t i = 0; i < s.m; ++i)
-    for (std::int64_t j = 0; j < s.n; ++j) {
-      double sum = 0.0;
-      for (std::int64_t k = 0; k < s.k; ++k)
-        sum += at(a, s.transpose_a, lda, i, k) * at(b, s.transpose_b, ldb, k, j);
-      double& element = result[static_cast<std::size_t>(i * ldc + j)];
-      element = s.alpha * sum + (s.beta != 0.0f ? s.beta * element : 0.0) +
-                (bias.empty() ? 0.0 : bias[static_cast<std::size_t>(j)]);
-    }
-  return result;
-}
-
-void check_matmul(MatmulShape s, int threads) {
-  Random random(static_cast<std::uint64_t>(s.m * 31 + s.n * 7 + s.k));
-  const auto stored = [](bool transposed, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-    return (transposed ? columns : rows) * leading(stride, transposed, rows, columns);
-  };
-  const Tensor a = random.tensor(s.input_type, stored(s.transpose_a, s.m, s.k, s.lda));
-  const Tensor b = random.tensor(s.input_type, stored(s.transpose_b, s.k, s.n, s.ldb));
-  const Tensor bias = random.tensor(s.output_type, s.n);
-  const std::int64_t c_numel = stored(false, s.m, s.n, s.ldc);
-  Tensor c = s.beta == 0.0f ? Tensor(s.output_type, c_numel) : random.tensor(s.output_type, c_numel);
-  const Doubles expected =
-      reference(s, a.doubles(), b.doubles(), s.bias ? bias.doubles() : Doubles{}, c.doubles());
+void check_matmul(const MatmulShape& s, int threads) {
+  const RandomProduct product(s, static_cast<std::uint64_t>(s.m * 31 + s.n * 7 + s.k));
+  Tensor c = product.c;
   const TestContext context(threads, matmul_workspace_bytes(s, threads));
-  matmul(context, s, a.data(), b.data(), s.bias ? bias.data() : nullptr, c.data());
-  const std::int64_t ldc = leading(s.ldc, false, s.m, s.n);
-  Doubles actual, wanted;
-  for (std::int64_t i = 0; i < c_numel; ++i)
-    if (i % ldc < s.n) {
-      actual.push_back(c.get(i));
-      wanted.push_back(expected[static_cast<std::size_t>(i)]);
-    } else if (s.beta == 0.0f) {
-      EXPECT_TRUE(std::isnan(c.get(i))) << "between the rows of C nothing may be written";
-    }
-  expect_close(actual, wanted, tolerance_of(s.output_type), "matmul");
+  matmul(context, s, product.a.data(), product.b.data(), s.bias ? product.bias.data() : nullptr, c.data());
+  product.check(c, "matmul");
 }
 
 TEST(Matmul, MatchesFloat64) {
