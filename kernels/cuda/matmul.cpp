@@ -101,7 +101,7 @@ Entry make_entry(cublasLtHandle_t handle, const MatmulShape& s, const MatmulPlac
 void open_libraries() {
   int ordinal = 0;
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
-  handle_of(kept<Cache>(), {}, ordinal);
+  handle_of(kept<Cache>().handles, MatmulShape{}, ordinal);
 }
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {
