@@ -318,7 +318,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return call("cudnnSetStream", [&] {
     const Use use(handle);
     int gpu = handle->gpu;
-    if (stream != nullptr) gpu = emulated_cuda::work_of(stream)->ordinal();
+    if (stream != nullptr) gpu = tessera::emulated_cuda::work_of(stream)->ordinal();
     need(gpu == handle->gpu, CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "the stream is another GPU's");
     handle->stream = stream;
   });
