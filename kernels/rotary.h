@@ -21,7 +21,8 @@ struct RotaryShape {
   std::int64_t first_place = 0;  // of each sequence's first row, among all rows of a longer one
 };
 
-// Bytes of the table of angles, [sequence, head_channels] fp32.
+// Bytes of the table of cosines and sines, [sequence, head_channels] fp32, that the CPU makes in each call. A
+// GPU has no table: a block makes the angles of its rows (cuda/rotary.cu).
 std::int64_t rotary_workspace_bytes(const RotaryShape& shape);
 
 // Rotates in place. Channel i of a head's first half and channel i of its second half are a pair, which is

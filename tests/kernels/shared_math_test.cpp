@@ -64,22 +64,30 @@ TEST(SharedMath, SwigluIsTheVectorCodes) {
 }
 
 TEST(SharedMath, RotationIsTheVectorCodes) {
-  const RotaryShape shape = {.batch = 1, .sequence = 50, .heads = 2, .head_channels = 10, .row_numel = 20};
-  const std::vector<float> frequencies = rotary_frequencies(shape.head_channels, 10000.0);
-  const Tensor x = Random(5).tensor(DType::fp32, shape.sequence * shape.row_numel);
-  for (const bool back : {false, true}) {
-    Tensor vector = x, scalar = x;
-    const TestContext context(1, rotary_workspace_bytes(shape));
-    (back ? rotary_backward : rotary_forward)(context, shape, frequencies.data(), vector.data());
-    for (std::int64_t place = 0; place < shape.sequence; ++place)
-      for (std::int64_t head = 0; head < shape.heads; ++head)
-        for (std::int64_t i = 0; i < 5; ++i) {
-          float* first = scalar.floats() + place * shape.row_numel + head * shape.head_channels + i;
-          rotate_element(rotation_of(place, frequencies[static_cast<std::size_t>(i)]), back, first[0],
-                         first[5]);
-        }
-    expect_same(vector, scalar, back ? "backward" : "forward");
-  }
+  for (const std::int64_t half : {5, 8, 37, 64})
+    for (const std::int64_t first_place : {0, 1000000}) {
+      const RotaryShape shape = {.batch = 1,
+                                 .sequence = 50,
+                                 .heads = 2,
+                                 .head_channels = 2 * half,
+                                 .row_numel = 4 * half,
+                                 .first_place = first_place};
+      const std::vector<float> frequencies = rotary_frequencies(shape.head_channels, 10000.0);
+      const Tensor x = Random(5).tensor(DType::fp32, shape.sequence * shape.row_numel);
+      for (const bool back : {false, true}) {
+        Tensor vector = x, scalar = x;
+        const TestContext context(1, rotary_workspace_bytes(shape));
+        (back ? rotary_backward : rotary_forward)(context, shape, frequencies.data(), vector.data());
+        for (std::int64_t place = 0; place < shape.sequence; ++place)
+          for (std::int64_t head = 0; head < shape.heads; ++head)
+            for (std::int64_t i = 0; i < half; ++i) {
+              float* first = scalar.floats() + place * shape.row_numel + head * shape.head_channels + i;
+              rotate_element(rotation_of(first_place + place, frequencies[static_cast<std::size_t>(i)]), back,
+                             first[0], first[half]);
+            }
+        expect_same(vector, scalar, back ? "backward" : "forward");
+      }
+    }
 }
 
 TEST(SharedMath, ExpIsAccurate) {
