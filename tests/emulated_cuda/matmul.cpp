@@ -70,6 +70,7 @@ void matmul(const ComputeContext& context, const MatmulShape& s, const void* a, 
   check_place(s, place_of(s, a, b, bias, c));
   if (reinterpret_cast<std::uintptr_t>(context.workspace.data) % kWorkspaceAlignment != 0)
     throw UsageError("matmul: cuBLASLt's workspace begins at a multiple of 256 bytes");
+  emulated_cuda::count_launch("matmul");
   const auto work = emulated_cuda::work_of(stream_of(context));
   work->give([=, gpu = work->ordinal()] { multiply(gpu, s, a, b, bias, c); });
 }

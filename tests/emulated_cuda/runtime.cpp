@@ -268,6 +268,18 @@ void give_copy(StreamWork& work, void* to, const void* from, std::size_t bytes) 
 
 }  // namespace
 
+namespace {
+std::mutex counting;
+std::map<std::string, int> counted_launches;  // guarded by counting
+}  // namespace
+void tessera::emulated_cuda::count_launch(const char* op) {
+  const std::lock_guard lock(counting);
+  ++counted_launches[op];
+}
+std::map<std::string, int> tessera::emulated_cuda::launches() {
+  const std::lock_guard lock(counting);
+  return counted_launches;
+}
 int tessera::emulated_cuda::urgent_streams() { return streams_of_priority.load(); }
 int tessera::emulated_cuda::pageable_copies() { return pageable_reads.load(); }
 int tessera::emulated_cuda::host_waits() { return waits_for_host.load(); }
@@ -338,6 +350,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
   const int gpu = stream == cudaStreamLegacy ? current_gpu : stream->work->ordinal();
+  tessera::emulated_cuda::count_launch("fill of memory");
   const auto set = [begin, value, bytes, gpu] {
     const Access access(gpu);
     std::memset(begin, value, bytes);

@@ -15,6 +15,7 @@ void start(const ComputeContext& context, const char* op, const Launch& launch, 
   const std::tuple<Parameters...> copied(arguments...);
   device::check_cuda(emulated_cuda::allow_shared(reinterpret_cast<const void*>(kernel), launch.shared_bytes),
                      op);
+  emulated_cuda::count_launch(op);
   emulated_cuda::load(reinterpret_cast<const void*>(kernel), stream_of(context));
   device::check_cuda(emulated_cuda::launch(stream_of(context), launch.blocks, launch.threads,
                                            launch.shared_bytes, [=] { std::apply(kernel, copied); }),
