@@ -65,10 +65,12 @@ HWY_INLINE void gelu_backward_rows_of(const GeluBackwardBias& a, std::int64_t fi
     const T* const input = static_cast<const T*>(a.input) + row * a.columns;
     const T* const output_gradient = static_cast<const T*>(a.output_gradient) + row * a.columns;
     T* const input_gradient = static_cast<T*>(a.input_gradient) + row * a.columns;
-    gelu_backward_of(input + begin, output_gradient + begin, input_gradient + begin, end - begin);
-    for (std::int64_t i = begin; i < end; i += 16)
-      store_some(add(load_some(sums + i, end - i), load_some(input_gradient + i, end - i)), sums + i,
-                 end - i);
+    for (std::int64_t i = begin; i < end; i += 16) {
+      const std::int64_t count = end - i;
+      const V16 derivative = gelu_derivative(load_some(input + i, count));
+      store_some(mul(load_some(output_gradient + i, count), derivative), input_gradient + i, count);
+      store_some(add(load_some(sums + i, count), load_some(input_gradient + i, count)), sums + i, count);
+    }
   }
 }
 
@@ -177,20 +179,21 @@ void gelu_backward(const ComputeContext& context, DType type, std::int64_t numel
   });
 }
 
-// A piece of work is a part of the columns of a group of rows. A row's part stays in the nearest cache
-// until it was added.
+// A piece of work is a group of rows or, where there are too few of these for the threads, a part of its
+// columns: rows that are read as a whole are fetched ahead.
 void gelu_backward_bias(const ComputeContext& context, const GeluBackwardBias& a) {
   constexpr std::int64_t kColumns = 1024;
   auto* const partial = static_cast<float*>(context.workspace.data);
   const std::int64_t groups = row_groups(a.rows);
-  const std::int64_t parts = (a.columns + kColumns - 1) / kColumns;
   const int threads = a.rows * a.columns < kElementwiseGrain ? 1 : context.threads;
+  const std::int64_t columns = groups % threads == 0 ? std::max<std::int64_t>(a.columns, 1) : kColumns;
+  const std::int64_t parts = (a.columns + columns - 1) / columns;
   parallel_ranges(threads, groups * parts, 1, [&](std::int64_t first, std::int64_t last, int) {
     for (std::int64_t piece = first; piece < last; ++piece) {
-      const std::int64_t group = piece / parts, begin = piece % parts * kColumns;
+      const std::int64_t group = piece / parts, begin = piece % parts * columns;
       const std::int64_t row = group * kRowsPerGroup;
       HWY_DYNAMIC_DISPATCH(gelu_backward_rows)
-      (a, row, std::min(kRowsPerGroup, a.rows - row), begin, std::min(begin + kColumns, a.columns),
+      (a, row, std::min(kRowsPerGroup, a.rows - row), begin, std::min(begin + columns, a.columns),
        partial + group * a.columns);
     }
   });

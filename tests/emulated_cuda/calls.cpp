@@ -111,6 +111,28 @@ cudaError_t cudaGetLastError() {
   return sticky != cudaSuccess ? sticky : last;
 }
 
+namespace {
+
+struct Launches {
+  std::mutex mutex;
+  std::map<std::string, int> of_ops;
+};
+Launches& all_launches() {
+  static auto* const one = new Launches;
+  return *one;
+}
+
+}  // namespace
+
+void tessera::emulated_cuda::count_launch(const char* op) {
+  const std::lock_guard lock(all_launches().mutex);
+  ++all_launches().of_ops[op];
+}
+std::map<std::string, int> tessera::emulated_cuda::launches() {
+  const std::lock_guard lock(all_launches().mutex);
+  return all_launches().of_ops;
+}
+
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
     case cudaSuccess:

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +89,11 @@ void install_driver(int version);
 // Of CUDA's calls, since the process began: those about what is another GPU's than the calling thread's
 // current one, where they would make a context.
 int calls_on_another_gpu();
+
+// Kernels, products and fillings of memory that streams were given, by the op that gave them, since the
+// process began.
+void count_launch(const char* op);
+std::map<std::string, int> launches();
 
 // Streams of the highest priority, since the process began.
 int urgent_streams();

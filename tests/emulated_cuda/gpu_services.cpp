@@ -39,6 +39,7 @@ void load_kernel(const void* kernel, cudaStream_t stream) { load(kernel, stream)
 int gpu_of(cudaStream_t stream) { return work_of(stream)->ordinal(); }
 
 void give(cudaStream_t stream, std::function<void()> kernel) {
+  count_launch("matmul");
   const auto work = work_of(stream);
   work->give([gpu = work->ordinal(), kernel = std::move(kernel)] {
     const Access access(gpu);

@@ -254,6 +254,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
 }
 cudaError_t cudaMemsetAsync(void* begin, int value, std::size_t bytes, cudaStream_t stream) {
   if (const cudaError_t refused = begin_call("cudaMemsetAsync")) return refused;
+  tessera::emulated_cuda::count_launch("fill of memory");
   const int gpu = stream == cudaStreamLegacy ? calling_thread().gpu : stream->work->ordinal();
   const auto set = [begin, value, bytes, gpu] {
     const Access access(gpu);

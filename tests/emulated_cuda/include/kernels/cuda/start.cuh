@@ -13,6 +13,7 @@ template <class... Parameters, class... Arguments>
 void start(const ComputeContext& context, const char* op, const Launch& launch, void (*kernel)(Parameters...),
            const Arguments&... arguments) {
   const std::tuple<Parameters...> copied(arguments...);
+  emulated_cuda::count_launch(op);
   emulated_cuda::launch(stream_of(context),
                         {.kernel = reinterpret_cast<const void*>(kernel),
                          .blocks = launch.blocks,
