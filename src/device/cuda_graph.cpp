@@ -53,15 +53,22 @@ CudaCapture::CudaCapture(std::span<Stream* const> streams, const CudaStreamSetti
              "cudaStreamBeginCapture");
   going_on_ = true;
   for (CudaStream* const stream : streams_) stream->begin_capture();
-  const Event fork = streams_[0]->record();
-  for (CudaStream* const stream : streams_) stream->wait(fork);
+  try {
+    const Event fork = streams_[0]->record();
+    for (CudaStream* const stream : streams_) stream->wait(fork);
+  } catch (...) {
+    drop();
+    throw;
+  }
 }
 
-CudaCapture::~CudaCapture() {
+CudaCapture::~CudaCapture() { drop(); }
+
+void CudaCapture::drop() noexcept {
   if (!going_on_) return;
   try {
     stop("cudaStreamEndCapture");
-  } catch (const Error&) {  // what was captured is dropped either way
+  } catch (const std::exception&) {  // what was captured is dropped either way
   }
 }
 

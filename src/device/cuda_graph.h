@@ -24,6 +24,7 @@ class CudaCapture {
  private:
   using Graph = CudaHandle<cudaGraph_t, &cudaGraphDestroy>;
   Graph stop(const char* call);
+  void drop() noexcept;
 
   const CudaStreamSettings settings_;
   std::vector<CudaStream*> streams_;  // the first one is the origin

@@ -72,7 +72,7 @@ TEST_P(Memory, FollowsTheFormulaAndPacksTightly) {
         EXPECT_EQ(plan.layout.total_numel(), model.parameter_numel()) << where;
         std::int64_t scalars = 0;
         for (const Program& program : plan.programs)
-          scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world + 16);
+          scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world + kDecisionBytes);
         const SpacePlan& device = plan.memory.space(Space::device);
         EXPECT_EQ(device.persistent_bytes, persistent_by_formula(padded, world, stage, type) + scalars)
             << where;
