@@ -104,6 +104,10 @@ std::shared_ptr<HostWords> HostWords::of(int ordinal, std::chrono::nanoseconds d
 std::string HostWords::fault(std::chrono::nanoseconds deadline) try {
   const Trial trial(ordinal_, deadline);
   const std::shared_ptr<Word> gpu = make(), host = make();
+  const struct Release {  // also where a call fails: else the stream would wait for good
+    Word& word;
+    ~Release() { word.store(1); }
+  } release{*host};
   enqueue_write(trial.stream(), *gpu, 1);
   if (!comes(*gpu, 1, deadline))
     return fmt::format("a cuStreamWriteValue32 did not arrive within {}", time_text(deadline));

@@ -54,6 +54,8 @@ void check_free(int rank, const DeviceRoom& room) {
 DeviceRoom device_room(int ordinal, std::int64_t arena_bytes, std::int64_t used_before) {
   const std::int64_t used = read_gpu_used_bytes(ordinal);
   const CudaMachine machine = read_cuda_machine();
+  if (static_cast<std::size_t>(ordinal) >= machine.gpus.size())
+    throw EnvironmentError(fmt::format("GPU {}: no GPU can be used: {}", ordinal, machine.unusable));
   return {.arena_bytes = arena_bytes,
           .library_bytes = std::max<std::int64_t>(0, used - used_before),
           .free_bytes = machine.gpus.at(static_cast<std::size_t>(ordinal)).memory_bytes - used};
