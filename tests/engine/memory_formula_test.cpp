@@ -143,7 +143,7 @@ TEST(MemoryOfAdapters, IsThatOfTheirElements) {
         EXPECT_EQ(trained, model.trained_numel()) << where << ": multiples of all alignments";
         std::int64_t scalars = 0;
         for (const Program& program : plan.programs)
-          scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world + 16);
+          scalars = std::max(scalars, std::int64_t{8} * program.scalars_numel * world + kDecisionBytes);
         const std::int64_t of_frozen = bytes_of(type) * frozen / (stage >= 3 ? world : 1);
         EXPECT_EQ(plan.memory.space(Space::device).persistent_bytes,
                   persistent_by_formula(trained, world, stage, type) + of_frozen + scalars)
