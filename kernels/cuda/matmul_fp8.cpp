@@ -26,17 +26,11 @@ enum class Scales : std::uint8_t {
   bytes  // see scale_bytes.h, from 10 on
 };
 
-struct Entry {
-  OwnedProduct product;
-  OwnedLayout left, right, output;  // as cuBLASLt sees them: B, A and C
-  cublasLtMatmulAlgo_t algorithm{};
-};
-
 // What one thread has made so far, per GPU.
 struct Cache {
   std::unordered_map<int, OwnedHandle> handles;
   std::unordered_map<int, Scales> scales;
-  std::unordered_map<MatmulKey, Entry, HashMatmulKey> entries;
+  std::unordered_map<MatmulKey, PreparedProduct, HashMatmulKey> entries;
 };
 
 MatmulKey key_of(const MatmulFp8Shape& s, int ordinal, int alignment) {
@@ -76,10 +70,6 @@ cublasLtMatmulMatrixScale_t mode_of(Scales scales, Fp8Tiles tiles) {
                                    : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 }
 
-cudaDataType_t output_type_of(const MatmulFp8Shape& s) {
-  return s.output_type == DType::fp32 ? CUDA_R_32F : CUDA_R_16BF;
-}
-
 // Sums are promoted to fp32: fast accumulation is off unless it is asked for.
 OwnedProduct make_product(const MatmulFp8Shape& s, Scales scales) {
   OwnedProduct product = make_product_in_fp32(s);
@@ -87,16 +77,11 @@ OwnedProduct make_product(const MatmulFp8Shape& s, Scales scales) {
   set(product, s, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   set(product, s, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(scales, s.b_tiles));
   set(product, s, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(scales, Fp8Tiles::vectors));
-  if (s.bias) {
-    set(product, s, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(product, s, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
-    // As in matmul.cpp: the heuristic reads off the pointer how the bias is aligned.
-    set(product, s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{kBiasAlignment});
-  }
+  if (s.bias) set_bias(product, s, DType::bf16);
   return product;
 }
 
-// Of a call: the entry's product is told them before each.
+// The scales of one call. A product is told them before each.
 struct ScalePointers {
   const void *a, *b;
 };
@@ -117,42 +102,19 @@ ScalePointers made_scales(const ComputeContext& context, const MatmulFp8Shape& s
   return {of_a, of_b};
 }
 
-OwnedPreference make_preference(const MatmulFp8Shape& s, int alignment) {
-  OwnedPreference preference = make_empty_preference(s);
-  prefer(preference, s, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-         static_cast<std::uint64_t>(kMatmulWorkspaceBytes));
-  prefer(preference, s, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  for (const auto operand :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
-    prefer(preference, s, operand, static_cast<std::uint32_t>(kVectorBytes));
-  for (const auto operand :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    prefer(preference, s, operand, static_cast<std::uint32_t>(alignment));
-  return preference;
-}
-
 // `pointers`: the heuristic wants some.
-Entry make_entry(cublasLtHandle_t handle, const MatmulFp8Shape& s, Scales scales,
-                 const ScalePointers& pointers, int alignment) {
-  Entry entry;
-  entry.product = make_product(s, scales);
-  point_to(entry.product, s, pointers);
-  entry.left = make_layout(s, CUDA_R_8F_E4M3, s.n, s.k, 0);
-  entry.right = make_layout(s, CUDA_R_8F_E4M3, s.m, s.k, 0);
-  entry.output = make_layout(s, output_type_of(s), s.m, s.n, s.ldc);
-  const OwnedPreference preference = make_preference(s, alignment);
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  const cublasStatus_t asked = cublas_lt().cublasLtMatmulAlgoGetHeuristic(
-      handle, entry.product.get(), entry.left.get(), entry.right.get(), entry.output.get(),
-      entry.output.get(), preference.get(), 1, &found, &count);
-  const bool none = asked == CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!none) check_cublas_lt(asked, s, "cublasLtMatmulAlgoGetHeuristic");
-  if (none || count == 0 || found.state != CUBLAS_STATUS_SUCCESS)
-    throw UnsupportedError(describe(s) + ": cuBLASLt has no algorithm for it on this GPU");
-  entry.algorithm = found.algo;
-  return entry;
+PreparedProduct prepare(cublasLtHandle_t handle, const MatmulFp8Shape& s, Scales scales,
+                        const ScalePointers& pointers, int alignment) {
+  PreparedProduct prepared;
+  prepared.product = make_product(s, scales);
+  point_to(prepared.product, s, pointers);
+  prepared.left = make_layout(s, CUDA_R_8F_E4M3, s.n, s.k, 0);
+  prepared.right = make_layout(s, CUDA_R_8F_E4M3, s.m, s.k, 0);
+  prepared.output = make_layout(s, cuda_type_of(s.output_type), s.m, s.n, s.ldc);
+  const OwnedPreference preference =
+      make_preference(s, kMatmulWorkspaceBytes, {kVectorBytes, kVectorBytes, alignment});
+  choose_algorithm(handle, s, preference, prepared);
+  return prepared;
 }
 
 }  // namespace
@@ -177,8 +139,8 @@ void matmul_fp8(const ComputeContext& context, const MatmulFp8Shape& s, const Fp
   const MatmulKey key = key_of(s, ordinal, alignment);
   auto found = cache.entries.find(key);
   if (found == cache.entries.end())
-    found = cache.entries.emplace(key, make_entry(handle, s, scales, pointers, alignment)).first;
-  const Entry& entry = found->second;
+    found = cache.entries.emplace(key, prepare(handle, s, scales, pointers, alignment)).first;
+  const PreparedProduct& entry = found->second;
   point_to(entry.product, s, pointers);
   if (s.bias) set(entry.product, s, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float alpha = 1.0f;
