@@ -1,5 +1,12 @@
 """A Llama in PyTorch, for the scripts that time one: torch_llama_step.py and torch_llama_offload.py. Each block is
-recomputed in backward. Needs the package torch."""
+recomputed in backward. And what these scripts share: their arguments, the timed steps, the result. Needs the package
+torch."""
+import argparse
+import json
+import statistics
+import sys
+import time
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -68,3 +75,81 @@ def parameter_groups(model):
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     return [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+
+
+def parser_of(description, preset, warmup, steps):
+    """The arguments that all scripts have, with this one's defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", choices=PRESETS, default=preset)
+    parser.add_argument("--layers", type=int, default=0, help="0: the preset's")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="cpu: to try the script itself")
+    parser.add_argument("--sequences", type=int, default=4)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--warmup", type=int, default=warmup)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--json", metavar="FILE")
+    return parser
+
+
+def parse(parser):
+    """The options. Ends the script where they want a GPU and torch sees none."""
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: torch sees no GPU")
+        sys.exit(0)
+    return options
+
+
+def dimensions_of(options):
+    dimensions = list(PRESETS[options.preset])
+    dimensions[1] = options.layers or dimensions[1]
+    return dimensions
+
+
+def timed_steps(model, options, autocast):
+    """Seconds of each timed step, and the loss of every step. With `autocast` forward runs under it, in bf16."""
+    optimizer = torch.optim.AdamW(parameter_groups(model), lr=1e-5, betas=(0.9, 0.95), fused=True)
+    settle = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+    vocabulary = PRESETS[options.preset][0]
+    seconds, losses = [], []
+    for _ in range(options.warmup + options.steps):
+        tokens = torch.randint(0, vocabulary, (options.sequences, options.length + 1), device=options.device)
+        settle()
+        begin = time.perf_counter()
+        with torch.autocast(options.device, torch.bfloat16, enabled=autocast):
+            loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        settle()
+        seconds.append(time.perf_counter() - begin)
+        losses.append(loss.item())
+        print(f"step {len(seconds)}: {seconds[-1]:.3f} s, loss {losses[-1]:.4f}", flush=True)
+    return seconds[options.warmup:], losses
+
+
+def result_of(options, model, seconds):
+    """What every script measures, beside its options."""
+    return vars(options) | {"torch": torch.__version__, "parameters": sum(p.numel() for p in model.parameters()),
+                            "seconds": seconds,
+                            "tokens_per_second": options.sequences * options.length / statistics.median(seconds),
+                            "device_bytes": torch.cuda.max_memory_reserved() if options.device == "cuda" else 0}
+
+
+def report(result, columns):
+    """Prints a table of one row, and writes `result` where --json says. `columns`: headings and texts that stand
+    between the batch and the time, and behind the GPU's memory."""
+    between, behind = columns
+    row = [("torch", f"{result['torch']:14}"), ("parameters", f"{result['parameters'] / 1e9:9.2f}B"),
+           ("batch", f"{result['sequences']}x{result['length']:<7}"), *between,
+           ("s/step", f"{statistics.median(result['seconds']):6.3f}"),
+           ("tokens/s", f"{result['tokens_per_second']:8.1f}"),
+           ("GPU GiB", f"{result['device_bytes'] / 2**30:7.1f}"), *behind]
+    if result["device"] == "cuda":
+        print(torch.cuda.get_device_name())
+    for line in zip(*((f"{title:{len(text)}}", f"{text:{len(title)}}") for title, text in row)):
+        print("  ".join(line).rstrip())
+    if result["json"]:
+        with open(result["json"], "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
