@@ -8,26 +8,14 @@
 
 #include "src/nn/initialize.h"
 #include "tessera/data.h"
-#include "tessera/machine.h"
 #include "tessera/philox.h"
 
 namespace tessera {
 
-namespace {
-
-// Programs for the GPU that runs them. Where it is not there the engine says so.
-TrainerOptions asking(TrainerOptions options) {
-  const auto ordinal = static_cast<std::size_t>(options.engine.device_ordinal);
-  options.asks_gpu = options.engine.device == DeviceType::cuda && ordinal < read_cuda_machine().gpus.size();
-  return options;
-}
-
-}  // namespace
-
 Trainer::Impl::Impl(Communicator world_in, std::shared_ptr<const Model> model_in,
                     const TrainerOptions& options_in)
     : model(std::move(model_in)),
-      options(checked_for_gpu(asking(options_in), *model)),
+      options(for_gpu(options_in, *model)),
       programs(*model, options),
       world(std::move(world_in)),
       engine(world, units_of(*model, options), engine_options(*model, options, programs)) {

@@ -49,11 +49,13 @@ CostModel with_operations(CostModel rates, const Model& model, const TrainerOpti
 
 }  // namespace
 
-TrainerOptions checked_for_gpu(const TrainerOptions& options, const Model& model) {
-  if (options.engine.device != DeviceType::cuda || model.least_gpu == ComputeCapability()) return options;
+TrainerOptions for_gpu(TrainerOptions options, const Model& model) {
+  options.asks_gpu = false;
+  if (options.engine.device != DeviceType::cuda) return options;
   const std::vector<CudaGpu> gpus = read_cuda_machine().gpus;
   const auto ordinal = static_cast<std::size_t>(options.engine.device_ordinal);
-  if (ordinal >= gpus.size()) return options;  // the engine tells what is missing
+  if (ordinal >= gpus.size()) return options;
+  options.asks_gpu = true;
   const CudaGpu& gpu = gpus[ordinal];
   if (ComputeCapability{gpu.major, gpu.minor} >= model.least_gpu) return options;
   throw UnsupportedError(fmt::format(

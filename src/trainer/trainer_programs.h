@@ -24,9 +24,9 @@ struct TrainerPrograms {
   std::vector<BatchShape> shapes = {};  // by program
 };
 
-// The options themselves. Throws UnsupportedError naming the GPU where it cannot compute the model; a plan
-// for another machine's GPUs does not ask.
-TrainerOptions checked_for_gpu(const TrainerOptions& options, const Model& model);
+// The options of a trainer whose programs run on its GPU: asks_gpu says whether the machine has that GPU; the
+// engine throws where it has not. Throws UnsupportedError naming the GPU where it cannot compute the model.
+TrainerOptions for_gpu(TrainerOptions options, const Model& model);
 
 // The part of a pass behind which the last module's losses, or logits, are there; −1: none.
 int last_that_reads_batch(const UnitGraph& graph, Pass pass);
