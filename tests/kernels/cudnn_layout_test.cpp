@@ -6,18 +6,12 @@
 
 #include <vector>
 
+#include "tests/kernels/attention_reference.h"
+
 namespace tessera::kernels::cuda {
 namespace {
 
-AttentionShape shape_of(std::int64_t batch, std::int64_t sequence, std::int64_t heads, std::int64_t kv_heads,
-                        std::int64_t head_channels) {
-  return {.batch = batch,
-          .sequence = sequence,
-          .channels = heads * head_channels,
-          .heads = heads,
-          .type = DType::bf16,
-          .kv_heads = kv_heads};
-}
+using testing::bf16_shape;
 
 // Calls function(item, head, row, channel, element) for each element of a slice's tensor that begins at
 // `begin`.
@@ -33,7 +27,8 @@ void for_each_element(const CudnnLayout& layout, std::int64_t begin, Function&& 
 }
 
 TEST(CudnnLayout, SlicesCoverEveryElementOnceWhereItLies) {
-  for (const AttentionShape& s : {shape_of(4, 3, 6, 6, 8), shape_of(4, 3, 6, 2, 8), shape_of(1, 5, 4, 1, 16)})
+  for (const AttentionShape& s :
+       {bf16_shape(4, 3, 6, 6, 8), bf16_shape(4, 3, 6, 2, 8), bf16_shape(1, 5, 4, 1, 16)})
     for (const AttentionSlice& slice : {whole(s), AttentionSlice{1, s.kv_heads}, AttentionSlice{1, 1},
                                         AttentionSlice{s.batch, s.kv_heads}}) {
       const CudnnLayouts layouts = cudnn_layouts(s, slice);
@@ -73,7 +68,7 @@ TEST(CudnnLayout, SlicesCoverEveryElementOnceWhereItLies) {
 }
 
 TEST(CudnnLayout, StatisticsOfASliceArePacked) {
-  const AttentionShape s = shape_of(4, 100, 8, 2, 64);
+  const AttentionShape s = bf16_shape(4, 100, 8, 2, 64);
   for (const AttentionSlice& slice : {whole(s), AttentionSlice{2, 2}, AttentionSlice{1, 1}}) {
     const CudnnLayout sums = cudnn_layouts(s, slice).statistics;
     EXPECT_EQ(sums.strides, (std::array<std::int64_t, 4>{sums.dims[1] * 100, 100, 1, 1}));
@@ -83,17 +78,17 @@ TEST(CudnnLayout, StatisticsOfASliceArePacked) {
 TEST(CudnnLayout, SlicesAreTheLargestThatDivideAndFit) {
   const auto slice = [](const AttentionShape& s) { return backward_slice(s); };
   // GPT-2: 12 heads of 1024 x 1024 weights, 2 bytes each, are 24 MiB an item.
-  EXPECT_EQ(slice(shape_of(8, 1024, 12, 12, 64)), (AttentionSlice{8, 12}));
-  EXPECT_EQ(slice(shape_of(32, 1024, 12, 12, 64)), (AttentionSlice{16, 12}));
-  EXPECT_EQ(slice(shape_of(26, 1024, 12, 12, 64)), (AttentionSlice{13, 12}));
-  EXPECT_EQ(slice(shape_of(23, 1024, 12, 12, 64)), (AttentionSlice{1, 12})) << "a prime";
+  EXPECT_EQ(slice(bf16_shape(8, 1024, 12, 12, 64)), (AttentionSlice{8, 12}));
+  EXPECT_EQ(slice(bf16_shape(32, 1024, 12, 12, 64)), (AttentionSlice{16, 12}));
+  EXPECT_EQ(slice(bf16_shape(26, 1024, 12, 12, 64)), (AttentionSlice{13, 12}));
+  EXPECT_EQ(slice(bf16_shape(23, 1024, 12, 12, 64)), (AttentionSlice{1, 12})) << "a prime";
   // Llama 8B at 4096: 32 MiB a head and 4 for its gradients of shared keys and values, by four heads.
-  EXPECT_EQ(slice(shape_of(4, 4096, 32, 8, 128)), (AttentionSlice{1, 2}));
-  EXPECT_EQ(slice(shape_of(4, 16384, 32, 8, 128)), (AttentionSlice{1, 1}))
+  EXPECT_EQ(slice(bf16_shape(4, 4096, 32, 8, 128)), (AttentionSlice{1, 2}));
+  EXPECT_EQ(slice(bf16_shape(4, 16384, 32, 8, 128)), (AttentionSlice{1, 1}))
       << "does not fit, but cannot be cut";
   for (const std::int64_t batch : {1, 6, 30})
     for (const std::int64_t sequence : {2, 1000, 3000, 9000}) {
-      const AttentionShape s = shape_of(batch, sequence, 12, 6, 64);
+      const AttentionShape s = bf16_shape(batch, sequence, 12, 6, 64);
       const AttentionSlice one = slice(s);
       EXPECT_EQ(batch % one.items, 0);
       EXPECT_EQ(6 % one.kv_heads, 0);
@@ -103,7 +98,7 @@ TEST(CudnnLayout, SlicesAreTheLargestThatDivideAndFit) {
 }
 
 TEST(CudnnLayout, TakesWhatCudnnHasKernelsFor) {
-  const AttentionShape s = shape_of(2, 200, 4, 2, 64);
+  const AttentionShape s = bf16_shape(2, 200, 4, 2, 64);
   EXPECT_TRUE(cudnn_forward_fits(s) && cudnn_backward_fits(s));
   AttentionShape fp32 = s;
   fp32.type = DType::fp32;
@@ -111,19 +106,19 @@ TEST(CudnnLayout, TakesWhatCudnnHasKernelsFor) {
   AttentionShape dropping = s;
   dropping.dropout.threshold = 1;
   EXPECT_FALSE(cudnn_forward_fits(dropping) || cudnn_backward_fits(dropping));
-  EXPECT_TRUE(cudnn_backward_fits(shape_of(2, 200, 4, 2, 8)));
-  for (const AttentionShape& other : {shape_of(2, 200, 4, 2, 30), shape_of(2, 200, 4, 2, 136),
-                                      shape_of(2, 1, 4, 2, 64), shape_of(0, 200, 4, 2, 64)})
+  EXPECT_TRUE(cudnn_backward_fits(bf16_shape(2, 200, 4, 2, 8)));
+  for (const AttentionShape& other : {bf16_shape(2, 200, 4, 2, 30), bf16_shape(2, 200, 4, 2, 136),
+                                      bf16_shape(2, 1, 4, 2, 64), bf16_shape(0, 200, 4, 2, 64)})
     EXPECT_FALSE(cudnn_forward_fits(other) || cudnn_backward_fits(other));
   // One head's weights: 2 bytes of 32768^2 are 2 GiB, of 65536^2 are 8.
-  EXPECT_TRUE(cudnn_backward_fits(shape_of(1, 32768, 8, 8, 64)));
-  EXPECT_TRUE(cudnn_forward_fits(shape_of(1, 65536, 8, 8, 64)));
-  EXPECT_FALSE(cudnn_backward_fits(shape_of(1, 65536, 8, 8, 64)));
-  EXPECT_TRUE(cudnn_backward_fits(shape_of(2, 63, 2, 2, 64)));
-  EXPECT_FALSE(cudnn_backward_fits(shape_of(1, 63, 2, 2, 64))) << "126 statistics are no whole vectors";
+  EXPECT_TRUE(cudnn_backward_fits(bf16_shape(1, 32768, 8, 8, 64)));
+  EXPECT_TRUE(cudnn_forward_fits(bf16_shape(1, 65536, 8, 8, 64)));
+  EXPECT_FALSE(cudnn_backward_fits(bf16_shape(1, 65536, 8, 8, 64)));
+  EXPECT_TRUE(cudnn_backward_fits(bf16_shape(2, 63, 2, 2, 64)));
+  EXPECT_FALSE(cudnn_backward_fits(bf16_shape(1, 63, 2, 2, 64))) << "126 statistics are no whole vectors";
   // Statistics of a slice would not begin at whole vectors.
-  EXPECT_TRUE(cudnn_backward_fits(shape_of(4, 4100, 32, 8, 128)));
-  EXPECT_FALSE(cudnn_backward_fits(shape_of(4, 4099, 32, 8, 128)));
+  EXPECT_TRUE(cudnn_backward_fits(bf16_shape(4, 4100, 32, 8, 128)));
+  EXPECT_FALSE(cudnn_backward_fits(bf16_shape(4, 4099, 32, 8, 128)));
 }
 
 }  // namespace

@@ -16,16 +16,6 @@
 
 namespace tessera::kernels::testing {
 
-inline AttentionShape bf16_shape(std::int64_t batch, std::int64_t sequence, std::int64_t heads,
-                                 std::int64_t kv_heads, std::int64_t head_channels) {
-  return {.batch = batch,
-          .sequence = sequence,
-          .channels = heads * head_channels,
-          .heads = heads,
-          .type = DType::bf16,
-          .kv_heads = kv_heads};
-}
-
 // Memory of the current GPU that begins as a copy of a tensor, between two guards.
 class GpuTensor {
  public:
