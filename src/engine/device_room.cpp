@@ -58,7 +58,7 @@ DeviceRoom device_room(int ordinal, std::int64_t arena_bytes, std::int64_t used_
     throw EnvironmentError(fmt::format("GPU {}: no GPU can be used: {}", ordinal, machine.unusable));
   return {.arena_bytes = arena_bytes,
           .library_bytes = std::max<std::int64_t>(0, used - used_before),
-          .free_bytes = machine.gpus.at(static_cast<std::size_t>(ordinal)).memory_bytes - used};
+          .free_bytes = machine.gpus[static_cast<std::size_t>(ordinal)].memory_bytes - used};
 }
 
 void check_device_room(Communicator& ranks, const MemoryBudget& budget, const DeviceRoom& room) {

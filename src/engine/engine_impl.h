@@ -86,7 +86,7 @@ struct Engine::Impl {
 
   // begin_and_end.cpp
   void check_program(const char* call, int index) const;
-  // Of a training step whose updates do not wait for its decision; none of others.
+  // What the updates take, if the step trains and they do not wait for its decision; else none.
   std::optional<Executor::UpdateTerms> early_terms(int index, const StepTerms& given);
   void begin_step(int index, const StepTerms& given);
   Executor::StepValues step_values() const;

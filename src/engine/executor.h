@@ -191,15 +191,14 @@ class Executor {
     Executor& executor_;
   };
   // step_graph.cpp
-  std::string not_captured_now() const;
   StepMode own_mode(int program, bool continues) const;
   std::vector<Stream*> device_lanes();
   void end_capture();
   void launch(StepGraph& graph);
   int least_of_ranks(int own);
   void drop_capture() noexcept;
-  // Of the block that the decision of an instruction lies in, on a GPU; null where updates take their terms
-  // as arguments.
+  // The block in the device's memory that a decision lies in. Null where updates take their terms as
+  // arguments, as all do on the CPU.
   kernels::StepBlock* block_of(BufferId decision) const;
   BufferId decision_buffer(BufferRole role) const;
   void give_header(const ScalarHeader& header);

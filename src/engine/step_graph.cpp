@@ -1,6 +1,6 @@
 // A step's device work as one CUDA graph: it is captured over all lanes once, and replayed from then on. What
-// changes from step to step lies in a StepBlock for each decision, in the scalars, and in what the trainer
-// uploads; all of it goes through Uploads, so that a replay has only to write pinned memory.
+// changes from step to step lies in the program's StepBlock, in the scalars, and in what the trainer uploads;
+// all of it goes through Uploads, so that a replay has only to write pinned memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,6 @@ void Executor::give_values(const StepValues& values) {
     const kernels::StepBlock::Begin begin = {.updates = values.updates, .loss_scale = values.loss_scale};
     upload(&block->begin, &begin, sizeof begin);
   }
-  if (previous_.apply) upload_update(decision_buffer(BufferRole::previous_decision), previous_.terms, false);
 }
 
 // `gated`: the step's own sums decide, on the device.
