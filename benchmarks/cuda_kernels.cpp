@@ -127,7 +127,7 @@ Measurement embedding_forward(const Gpu& gpu, Tensors& tensors, const kernels::E
 // and the output, backward reads the sum and both gradients and writes one.
 constexpr std::int64_t kNormTensors = 4;
 
-// Of wider rows no ratio is expected: they are read again for each pass.
+// Wider rows are read again for each pass, so no ratio is expected of them.
 double norm_expected(std::int64_t channels) { return channels <= 4096 ? 0.85 : 0.0; }
 
 template <class Shape>

@@ -12,8 +12,8 @@
 
 namespace tessera::kernels {
 
-// Of a training step, or of the updates that one left to the next. The host writes it in two parts, with the
-// gate by set_gate() where the step's own sums decide.
+// The numbers of one training step. The host writes them in two parts. The gate is written by set_gate()
+// where the step's own sums decide, else by the host.
 struct StepBlock {
   // Whether updates change anything, and the gradient's scale.
   UpdateGate gate;
@@ -33,7 +33,7 @@ static_assert(sizeof(StepBlock) == 256);
 // The most parameter groups whose coefficients a StepBlock has room for.
 inline constexpr int kMostStepGroups = 14;
 
-// Of any rule (optim/rules.h): what all groups share, and each group's own.
+// The coefficients of a rule (optim/rules.h): what all groups share, and each group's own.
 template <class Coefficients>
 struct StepCoefficients {
   Coefficients all;

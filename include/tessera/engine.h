@@ -310,7 +310,7 @@ class Engine {
   using Upload = std::function<void(int number, std::span<std::byte> bytes)>;
   [[nodiscard]] StepResult replay(int program, const StepTerms& terms, const StepInputs& inputs,
                                   const Upload& upload);
-  // Of the running step; null on the CPU, and in an evaluation.
+  // Where the running step's numbers lie in the device's memory. All null on the CPU, and in an evaluation.
   StepPlace step_place() const;
 
   // The scale that the gradients of this step carry; a power of two.

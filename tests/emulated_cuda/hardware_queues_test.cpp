@@ -32,7 +32,8 @@ class HardwareQueues : public testing::Test {
   while (static_cast<int>(all.size()) < streams)
     all.push_back(device->make_stream({.name = "lane", .cpus = {}}));
   const int before = host_waits();
-  host->run({.run = [](void*, std::uint64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }});
+  host->run(
+      {.run = [](void*, std::uint64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }});
   all[0]->wait(host->record());
   std::fprintf(stderr, "%s waited;", host_waits() > before ? "the stream" : "the caller");
   for (const std::string& notice : device->notices()) std::fprintf(stderr, " %s.", notice.c_str());

@@ -156,7 +156,8 @@ void NcclChannel::give_back(bool ended) noexcept {
 
 template <class Ask>
 bool NcclChannel::landed(const Ask& ask) noexcept try {
-  // Of a GPU that failed no word comes: its stream reports that. What was replayed has no event here.
+  // A GPU that failed writes no ticket, but its stream reports the failure. A replayed call has no event
+  // here.
   const auto done = [this] {
     const cudaError_t result = ask_gpu();
     return result != cudaErrorNotReady &&
