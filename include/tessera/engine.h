@@ -363,10 +363,10 @@ class Engine {
   // Where it lies; on the CPU `device` is memory of the host, too. UsageError where this rank has none.
   Space persistent_space(FlatId flat, StateKind state) const;
   // The next change of parameters or states, unless the reader is destroyed by then, waits for it: of a
-  // training step in step() or abandon(), with Strategy::update reduced in begin(). Every rank adds one at
-  // the same place in its order of calls. Between steps; UsageError where finish_updates() is due. On a GPU
-  // the first one takes kPieceBytes of pinned memory of the host, and a stream; an EnvironmentError where it
-  // cannot leaves the engine as it was.
+  // training step in step() or abandon(), but in begin() with Strategy::update reduced and where the step is
+  // captured. Every rank adds one at the same place in its order of calls. Between steps; UsageError where
+  // finish_updates() is due. On a GPU the first one takes kPieceBytes of pinned memory of the host, and a
+  // stream; an EnvironmentError where it cannot leaves the engine as it was.
   void add_reader(const std::shared_ptr<StatesReader>& reader);
   // read_persistent() for readers: on threads of their own, beside steps, until before_change() returns.
   // UsageError for what lies on the disk.

@@ -50,8 +50,9 @@ void Engine::Impl::begin_step(int index, const StepTerms& given) {
     throw UsageError("begin: terms.continues is true, which an evaluation may have right behind another one");
   // The same program takes them along.
   if (executor->carried_from() >= 0 && executor->carried_from() != index) executor->finish_carried();
-  if (options.strategy.update == UpdateWhen::reduced && programs[index].kind == StepKind::train)
-    before_change();
+  // A reader may wait for the GPU, which nobody may on this thread while a step is captured.
+  const bool changes_early = options.strategy.update == UpdateWhen::reduced || given.captured;
+  if (changes_early && programs[index].kind == StepKind::train) before_change();
   abandoned = false;
   ++steps_begun;
   offered_program = -1;
