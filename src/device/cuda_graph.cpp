@@ -67,24 +67,25 @@ CudaCapture::~CudaCapture() { drop(); }
 void CudaCapture::drop() noexcept {
   if (!going_on_) return;
   try {
-    stop("cudaStreamEndCapture");
+    stop();
   } catch (const std::exception&) {  // what was captured is dropped either way
   }
 }
 
-CudaCapture::Graph CudaCapture::stop(const char* call) {
+CudaCapture::Graph CudaCapture::stop() {
   going_on_ = false;
   for (CudaStream* const stream : streams_) stream->end_capture();
   make_current(settings_.ordinal);
   cudaGraph_t graph = nullptr;
-  check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(streams_[0]->native()), &graph), call);
+  check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(streams_[0]->native()), &graph),
+             "cudaStreamEndCapture");
   return Graph(graph);
 }
 
 std::unique_ptr<CapturedWork> CudaCapture::end() {
   const Activity activity(&describe_gpu, &settings_);
   for (CudaStream* const stream : streams_) streams_[0]->wait(stream->record());
-  const Graph graph = stop("cudaStreamEndCapture");
+  const Graph graph = stop();
   return std::make_unique<CudaGraph>(graph.get(), settings_);
 }
 

@@ -23,7 +23,7 @@ class CudaCapture {
 
  private:
   using Graph = CudaHandle<cudaGraph_t, &cudaGraphDestroy>;
-  Graph stop(const char* call);
+  Graph stop();
   void drop() noexcept;
 
   const CudaStreamSettings settings_;

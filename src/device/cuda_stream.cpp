@@ -1,9 +1,6 @@
 #include "src/device/cuda_stream.h"
 
 #include <fmt/format.h>
-#include <sched.h>
-
-#include <thread>
 
 #include "src/device/activity.h"
 #include "src/device/cpu_stream.h"
@@ -15,10 +12,7 @@
 namespace tessera::device {
 namespace {
 
-// A wait yields for so long, then sleeps between looks: a step is milliseconds, and its end is waited for
-// once.
-constexpr std::chrono::microseconds kYieldFor{200};
-constexpr std::chrono::microseconds kSleep{20};
+constexpr std::chrono::microseconds kSleep{20};  // a step is milliseconds, and its end is waited for once
 
 void lower_to(std::atomic<std::uint64_t>& value, std::uint64_t limit) {
   std::uint64_t seen = value.load();
@@ -169,7 +163,7 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
         fmt::format("rank {}: stream '{}' on GPU {} is being captured; nothing is done that "
                     "the host could wait for",
                     settings_.rank, options_.name, settings_.ordinal));
-  const Clock::time_point begin = Clock::now();
+  const Pauses pauses(kSleep);
   Patience patience(settings_.deadline);
   const bool known = completed_.load() >= ticket && failed_at_.load() > ticket;
   while (!reached(ticket) && !settings_.failure.failed()) {
@@ -178,10 +172,7 @@ void CudaStream::wait_until(std::uint64_t ticket) const {
           "rank {}: stream '{}' on GPU {} did not reach event {} within {}; it has reached {} of {}",
           settings_.rank, options_.name, settings_.ordinal, ticket, time_text(settings_.deadline),
           completed_.load(), recorded_.load()));
-    if (Clock::now() - begin < kYieldFor)
-      sched_yield();
-    else
-      std::this_thread::sleep_for(kSleep);
+    pauses.pause();
   }
   // Behind a failure elsewhere, what is only now seen to be reached says nothing: streams go on past threads
   // of the host that failed, and past collectives that were aborted.

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "src/device/wait.h"
 
 namespace tessera::device {
 namespace {
-
-constexpr std::chrono::microseconds kYieldFor{200}, kSleep{50};
 
 using Point = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
@@ -77,16 +74,13 @@ bool CudaWork::wait() noexcept try {
     if (!overdue_.empty()) return false;
     left = points();
   }
-  const Clock::time_point begin = Clock::now();
+  const Pauses pauses(std::chrono::microseconds(50));
   Patience patience(deadline());
   for (;;) {
     std::erase_if(left, is_reached);
     if (left.empty()) return true;
     if (patience.over()) break;
-    if (Clock::now() - begin < kYieldFor)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(kSleep);
+    pauses.pause();
   }
   const std::lock_guard lock(mutex_);
   overdue_.insert(overdue_.end(), left.begin(), left.end());

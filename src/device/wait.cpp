@@ -86,6 +86,14 @@ void Signal::wake() noexcept {
           0);
 }
 
+void Pauses::pause() const {
+  constexpr std::chrono::microseconds kYieldFor{200};
+  if (Clock::now() - begin_ < kYieldFor)
+    sched_yield();
+  else
+    std::this_thread::sleep_for(sleep_);
+}
+
 void sleep_until_exactly(Clock::time_point time) {
   constexpr std::chrono::microseconds kYieldFor{200};  // longer than a kernel takes to wake a thread
   std::this_thread::sleep_until(time - kYieldFor);

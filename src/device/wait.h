@@ -118,6 +118,18 @@ class Patience {
   Clock::time_point looked_ = Clock::now();
 };
 
+// The pauses of a wait that nobody ends by notify(), such as one for a GPU. The first ones yield, because
+// most of these waits are short; from 200 µs on they sleep for `sleep`.
+class Pauses {
+ public:
+  explicit Pauses(std::chrono::microseconds sleep) : sleep_(sleep) {}
+  void pause() const;
+
+ private:
+  const std::chrono::microseconds sleep_;
+  const Clock::time_point begin_ = Clock::now();
+};
+
 // No limit: nothing but notify() ends the wait.
 inline constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "kernels/cuda/advance_word.h"
@@ -22,15 +21,14 @@ using device::ignore_cuda;
 using std::chrono::nanoseconds;
 
 constexpr std::size_t kMostInFlight = 256;  // calls; another waits for the oldest
-// A wait yields for so long, then sleeps between looks, and turns to the peers now and then.
-constexpr std::chrono::microseconds kYieldFor{200}, kSleep{50}, kAskPeersEach{2000};
+constexpr std::chrono::microseconds kSleep{50}, kAskPeersEach{2000};
 
 // Calls done() until it is true or `deadline` has passed: then false. `ask` is called now and then, and may
 // throw.
 template <class Done, class Ask>
 bool wait_for(nanoseconds deadline, const Done& done, const Ask& ask) {
-  const Clock::time_point begin = Clock::now();
-  Clock::time_point asked = begin;
+  Clock::time_point asked = Clock::now();
+  const device::Pauses pauses(kSleep);
   device::Patience patience(deadline);
   while (!done()) {
     const Clock::time_point now = Clock::now();
@@ -39,10 +37,7 @@ bool wait_for(nanoseconds deadline, const Done& done, const Ask& ask) {
       ask();
       asked = now;
     }
-    if (now - begin < kYieldFor)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(kSleep);
+    pauses.pause();
   }
   return true;
 }
