@@ -37,8 +37,7 @@ std::optional<Executor::UpdateTerms> Engine::Impl::early_terms(int index, const 
     throw UsageError(fmt::format(
         "begin: terms.weight is {}; with strategy.update reduced a training step begins with the learning "
         "rate and the weight that all ranks' inputs will add up to, from about 3e-39 to 1e45, whose "
-        "inverse "
-        "fp32 has",
+        "inverse fp32 has",
         given.weight));
   check_learning_rate("begin", "terms.learning_rate", given.learning_rate, options.optimizer);
   return Executor::UpdateTerms{

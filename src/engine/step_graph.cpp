@@ -88,7 +88,7 @@ StepMode Executor::own_mode(int program, bool continues) const {
 }
 
 StepMode Executor::next_mode(int program, bool continues) {
-  if (!not_captured(program).empty()) return StepMode::eager;
+  if (!graphs_[program].work && !not_captured(program).empty()) return StepMode::eager;
   return static_cast<StepMode>(least_of_ranks(static_cast<int>(own_mode(program, continues))));
 }
 
@@ -130,6 +130,7 @@ void Executor::drop_graph(int program) {
   graph.work.reset();
   graph.calls.clear();
   graph.uploads = {};
+  graph.scalars = {};
 }
 
 void Executor::drop_capture() noexcept {
