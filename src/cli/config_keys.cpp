@@ -580,12 +580,11 @@ void add_run(Keys& keys, RunConfig& c) {
       "Where the model lies and computes: \"cuda\", a GPU for each rank, of those that its process sees, "
       "in turn on each host.",
       {"cpu", "cuda"}));
-  keys.push_back(boolean("run.graphs", &c.graphs,
-                         "Whether a step on GPUs is captured as one CUDA graph behind the first two, and "
-                         "replayed from then on, so "
-                         "that the host issues one call a step. The results are the same. Steps that are "
-                         "traced, or of which the "
-                         "host does a part, are not captured; the run says so."));
+  keys.push_back(boolean(
+      "run.graphs", &c.graphs,
+      "Whether a step on GPUs is captured as one CUDA graph behind the first two, and replayed from then on, "
+      "so that the host issues one call a step. The results are the same. Steps that are traced, or of "
+      "which the host does a part, are not captured; the run says so."));
   keys.push_back(
       number("run.peak_tflops", &c.peak_tflops, {.min = 0.0, .max = 1e9},
              "10^12 operations a second that one rank's device reaches at best in the type of "
