@@ -69,9 +69,9 @@ TEST(Fp8Models, GenerateInBf16) {
   for (const std::int64_t rows : {1, 6, 16}) {
     const BatchShape shape = {.sequences = 1, .length = rows, .cached = 16};
     const auto workspaces = [&](const Model& model) {
+      const ActivationSpec activations = model.activations(shape, 1);
       std::vector<std::int64_t> bytes;
-      for (const PartSpec& part : model.activations(shape, 1).units[1].parts)
-        bytes.push_back(part.workspace_bytes);
+      for (const PartSpec& part : activations.units[1].parts) bytes.push_back(part.workspace_bytes);
       return bytes;
     };
     EXPECT_EQ(workspaces(fp8), workspaces(bf16));
