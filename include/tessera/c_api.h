@@ -271,6 +271,8 @@ typedef struct tessera_options {
   int64_t external_bytes;      /* part of device_memory_bytes that the caller's own activations take [0] */
   int32_t strict_order; /* 1: runs one instruction after the other, for debugging; gives the same bits [0] */
   int32_t poison;       /* 1: fills dead memory with NaN, for debugging; gives the same bits [0] */
+  int32_t guards; /* 1: a write beyond a buffer fails the step, for debugging; takes more memory and gives the
+                     same bits, see EngineDebug::guards [0] */
 } tessera_options;
 
 /* Sets all members to their defaults. `bytes` is sizeof(tessera_options). TESSERA_USAGE if the library was

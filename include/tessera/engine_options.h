@@ -53,8 +53,13 @@ struct EngineWaits {
 
 // For finding faults, and for tests. Costs time; results have the same bits.
 struct EngineDebug {
+  static constexpr std::int64_t kGuardBytes = 4096;
   bool strict_order = false;  // one instruction after the other on the calling thread
   bool poison = false;  // fills dead memory with NaN, and hides it from AddressSanitizer's point of view
+  // Leaves kGuardBytes free on both sides of each buffer and compares them behind each instruction that
+  // touches the buffer. A write beyond it fails the step with an Error that names both. The plan takes more
+  // memory for them. Buffers on the disk are not looked at.
+  bool guards = false;
   // Microseconds that an instruction of the engine's own takes longer, asleep.
   std::function<double(const Program& program, const Instruction& instruction)> delay_us = {};
 };

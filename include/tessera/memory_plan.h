@@ -39,6 +39,9 @@ struct MemoryPlan {
   // [program][buffer][lifetime]: bytes from the start of the arena of the buffer's space. A persistent buffer
   // has one entry, and so has one that never lives (0).
   IdVector<IdVector<std::vector<std::int64_t>>> offsets;
+  // The bytes on both sides of each buffer that belong to it and that nothing may touch. They count in
+  // arena_bytes and bound_bytes alone.
+  std::int64_t guard_bytes = 0;
 
   const SpacePlan& space(Space which) const { return spaces[which]; }
   std::int64_t offset(int program, BufferId buffer, std::size_t lifetime = 0) const {

@@ -78,7 +78,8 @@ class Linker {
  public:
   using Offsets = IdVector<std::vector<std::int64_t>>;  // [buffer][lifetime]
 
-  Linker(Program& program, const Offsets* offsets) : program_(program), offsets_(offsets) {
+  Linker(Program& program, const Offsets* offsets, std::int64_t guard_bytes)
+      : program_(program), offsets_(offsets), guard_bytes_(guard_bytes) {
     for (const std::vector<Stretch>& of_buffer : stretches_of(program)) {
       std::vector<StretchHistory>& stretches = histories_.emplace_back().stretches;
       for (const Stretch& stretch : of_buffer) stretches.push_back({.bytes = stretch});
@@ -144,7 +145,8 @@ class Linker {
     past.occupant = occupants_.size();
     occupants_.push_back(nothing());
     const std::int64_t begin = (*offsets_)[buffer_id].at(past.lifetime);
-    addresses_[buffer.space].claim(begin, begin + buffer.bytes, static_cast<int>(past.occupant),
+    addresses_[buffer.space].claim(begin - guard_bytes_, begin + buffer.bytes + guard_bytes_,
+                                   static_cast<int>(past.occupant),
                                    [&](int earlier) { join(wanted, occupants_[earlier]); });
   }
 
@@ -208,6 +210,7 @@ class Linker {
 
   Program& program_;
   const Offsets* offsets_;
+  const std::int64_t guard_bytes_;
   IdVector<History> histories_;  // by BufferId
   IdVector<Clock> occupants_;    // per lifetime that took its addresses: its latest access on each lane
   IdArray<AddressMap, kSpaces> addresses_;
@@ -234,7 +237,7 @@ void link(Program& program, const MemoryPlan* plan, int index) {
                                    offsets->size(), index, program.buffers.size()));
     }
   }
-  Linker(program, offsets).run();
+  Linker(program, offsets, plan == nullptr ? 0 : plan->guard_bytes).run();
 }
 
 }  // namespace tessera

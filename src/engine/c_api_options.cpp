@@ -298,7 +298,7 @@ EngineOptions to_options(const tessera_options& o, std::span<const tessera_unit>
   options.device_ordinal = o.device_ordinal;
   options.threads_per_rank = o.threads;
   if (o.deadline_ms != 0) options.waits.deadline = checked_deadline(o.deadline_ms);
-  options.debug = {.strict_order = o.strict_order != 0, .poison = o.poison != 0};
+  options.debug = {.strict_order = o.strict_order != 0, .poison = o.poison != 0, .guards = o.guards != 0};
   return options;
 }
 

@@ -21,6 +21,7 @@ std::vector<StepSpec> step_specs(const EngineOptions& options) {
                      .moment_type = options.optimizer.moment_type,
                      .parameter_norms = options.parameter_norms,
                      .zero_gradients = !options.overwrites_gradients,
+                     .guard_bytes = options.debug.guards ? EngineDebug::kGuardBytes : 0,
                      .activations = program.activations,
                      .order = options.order});
   return specs;

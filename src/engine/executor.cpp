@@ -258,7 +258,7 @@ void Executor::issue(InstructionId id) {
 
 void Executor::open_use(InstructionId use) {
   wait_for(use, lane(Lane::compute));
-  memory_.before(program_, use);
+  memory_.before(program_, use, lane(Lane::compute));
   trace_.begin(use, lane(Lane::compute));
   use_range_.emplace(range_of(use));
 }
@@ -267,7 +267,7 @@ void Executor::close_use(InstructionId use) {
   use_range_.reset();
   trace_.end(use, lane(Lane::compute));
   observe(use);
-  memory_.after(program_, use);
+  memory_.after(program_, use, lane(Lane::compute));
   events_[use] = lane(Lane::compute).record();
   ++cursor_;
 }
@@ -335,7 +335,7 @@ void Executor::run_task(void* self, std::uint64_t task) {
 void Executor::run(InstructionId id, bool idle) {
   const device::Range range(range_of(id));
   Stream& stream = lane(instruction_at(id).lane);
-  memory_.before(program_, id);
+  memory_.before(program_, id, stream);
   trace_.begin(id, stream);
   if (!idle) perform(id);
   if (options_.debug.delay_us && !idle) {
@@ -344,7 +344,7 @@ void Executor::run(InstructionId id, bool idle) {
   }
   trace_.end(id, stream);
   observe(id);
-  memory_.after(program_, id);
+  memory_.after(program_, id, stream);
 }
 
 }  // namespace tessera

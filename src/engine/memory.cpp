@@ -21,7 +21,8 @@ StepMemory::StepMemory(Device& device, const IdVector<Program>& programs, const 
       plan_(plan),
       options_(options),
       counters_{&device.counters(), &own_counters_[1], &own_counters_[2]},
-      poison_(options.poison) {}
+      poison_(options.poison),
+      guards_(device, plan.guard_bytes) {}
 
 void StepMemory::take() {
   // First what may not be there: a disk without room is found before memory is taken.
@@ -41,41 +42,67 @@ void StepMemory::take() {
   }
   for (std::size_t index = 0; index < programs_.size(); ++index)
     watches_.push_back(watch(static_cast<int>(index), programs_[index]));
+  if (guards_) guard_persistent();
   if (!poison_) return;
-  for (const Watch& watch : watches_)
-    for (const Tenancy& tenancy : watch.tenancies) hide(tenancy);
+  for (std::size_t index = 0; index < programs_.size(); ++index)
+    for (const Tenancy& tenancy : watches_[index].tenancies)
+      hide(programs_[index].buffers[tenancy.buffer], tenancy);
 }
 
-void StepMemory::hide(const Tenancy& tenancy) {
-  Arena& arena = arenas_[tenancy.space];
-  arena.poison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
+void StepMemory::guard_persistent() {
+  const std::unique_ptr<Stream> stream =
+      device_.make_stream({.name = "guards", .on_caller = true, .cpus = {}});
+  for (const auto [program, id] : persistent_buffers(programs_))
+    guards_.fill(*stream, address(program, id, 0), programs_[program].buffers[id]);
+  stream->synchronize();
 }
 
-void StepMemory::begin(const Tenancy& tenancy) {
-  counters_[tenancy.space]->add(tenancy.category, tenancy.bytes);
-  if (!poison_) return;
-  Arena& arena = arenas_[tenancy.space];
-  arena.unpoison(tenancy.offset, covered(arena, tenancy.offset, tenancy.bytes, tenancy.space));
+// With the guards, which are its own, too.
+void StepMemory::hide(const Buffer& buffer, const Tenancy& tenancy) {
+  Arena& arena = arenas_[buffer.space];
+  const std::int64_t begin = tenancy.offset - plan_.guard_bytes;
+  arena.poison(begin, covered(arena, begin, buffer.bytes + 2 * plan_.guard_bytes, buffer.space));
 }
 
-void StepMemory::end(const Tenancy& tenancy) {
-  counters_[tenancy.space]->add(tenancy.category, -tenancy.bytes);
-  if (poison_) hide(tenancy);
+void StepMemory::begin(const Buffer& buffer, const Tenancy& tenancy, Stream& stream) {
+  counters_[buffer.space]->add(buffer.category, buffer.bytes);
+  if (poison_) {
+    Arena& arena = arenas_[buffer.space];
+    const std::int64_t begin = tenancy.offset - plan_.guard_bytes;
+    arena.unpoison(begin, covered(arena, begin, buffer.bytes + 2 * plan_.guard_bytes, buffer.space));
+  }
+  if (guards_) guards_.fill(stream, bases_[buffer.space] + tenancy.offset, buffer);
+}
+
+void StepMemory::end(const Buffer& buffer, const Tenancy& tenancy) {
+  counters_[buffer.space]->add(buffer.category, -buffer.bytes);
+  if (poison_) hide(buffer, tenancy);
+}
+
+void StepMemory::check_guards(int program, InstructionId over, Stream& stream) const {
+  const Watch& watch = watches_[program];
+  const Program& running = programs_[program];
+  for (const int tenancy : watch.touches[over]) {
+    const Tenancy& touched = watch.tenancies[tenancy];
+    const Buffer& buffer = running.buffers[touched.buffer];
+    guards_.check(stream, bases_[buffer.space] + touched.offset, buffer, running, over);
+  }
+  for (const BufferId id : watch.persistent[over])
+    guards_.check(stream, address(program, id, 0), running.buffers[id], running, over);
 }
 
 StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
   Watch watch;
   watch.begins.resize(program.instructions.size());
   watch.touches.resize(program.instructions.size());
+  watch.persistent.resize(program.instructions.size());
   IdVector<int> first(program.buffers.size());  // index of the buffer's first tenancy
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const Buffer& buffer = program.buffers[id];
     first[id] = watch.tenancies.count();
     for (std::size_t k = 0; k < buffer.lifetimes.size(); ++k) {
-      watch.tenancies.push_back({.space = buffer.space,
-                                 .offset = plan_.offset(index, static_cast<BufferId>(id), k),
-                                 .bytes = buffer.bytes,
-                                 .category = buffer.category});
+      watch.tenancies.push_back(
+          {.buffer = static_cast<BufferId>(id), .offset = plan_.offset(index, static_cast<BufferId>(id), k)});
     }
   }
   for (std::size_t at = 0; at < program.instructions.size(); ++at) {
@@ -85,6 +112,7 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     for (BufferId id : touched) {
       const Buffer& buffer = program.buffers[id];
       const int lifetime = lifetime_at(buffer, static_cast<InstructionId>(at));
+      if (buffer.persistent) watch.persistent[at].push_back(id);
       if (buffer.persistent || lifetime < 0) continue;
       const int tenancy = first[id] + lifetime;
       watch.touches[at].push_back(tenancy);
@@ -105,15 +133,22 @@ void StepMemory::begin_step(int program) {
     watch.remaining[k].store(watch.tenancies[k].accesses);
 }
 
-void StepMemory::before(int program, InstructionId instruction) {
+void StepMemory::before(int program, InstructionId instruction, Stream& stream) {
   const Watch& watch = watches_[program];
-  for (int tenancy : watch.begins[instruction]) begin(watch.tenancies[tenancy]);
+  for (int tenancy : watch.begins[instruction]) {
+    const Tenancy& begun = watch.tenancies[tenancy];
+    begin(programs_[program].buffers[begun.buffer], begun, stream);
+  }
 }
 
-void StepMemory::after(int program, InstructionId instruction) {
+void StepMemory::after(int program, InstructionId instruction, Stream& stream) {
+  if (guards_) check_guards(program, instruction, stream);
   const Watch& watch = watches_[program];
-  for (int tenancy : watch.touches[instruction])
-    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) == 1) end(watch.tenancies[tenancy]);
+  for (int tenancy : watch.touches[instruction]) {
+    if (watch.remaining[static_cast<std::size_t>(tenancy)].fetch_sub(1) != 1) continue;
+    const Tenancy& ended = watch.tenancies[tenancy];
+    end(programs_[program].buffers[ended.buffer], ended);
+  }
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // A rank's arenas, one in each space, and where buffers lie in them. Follows which buffers are alive while a
-// step runs: counts their bytes by space, and hides the others where asked to.
+// step runs: counts their bytes by space, hides the others where asked to, and looks at the guards of a plan
+// that has them.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "src/device/disk.h"
+#include "src/engine/guards.h"
 #include "tessera/device.h"
 #include "tessera/memory_plan.h"
 #include "tessera/program.h"
@@ -42,34 +44,35 @@ class StepMemory {
   const device::Disk* disk() const { return disk_.get(); }  // null where nothing lies on the disk
   const ByteCounters& counters(Space space) const { return *counters_[space]; }
 
-  // Around every instruction of a step: a buffer is alive from before the first instruction that
-  // touches it in a lifetime to after the last, on whichever lanes these run. With poison nothing else may be
-  // touched.
+  // Around every instruction of a step, where the tasks of its lane's stream run: a buffer is alive from
+  // before the first instruction that touches it in a lifetime to after the last, on whichever lanes these
+  // run. With poison nothing else may be touched.
   void begin_step(int program);
-  void before(int program, InstructionId instruction);
-  void after(int program, InstructionId instruction);
+  void before(int program, InstructionId instruction, Stream& stream);
+  void after(int program, InstructionId instruction, Stream& stream);
 
  private:
   // One lifetime of a buffer, with the accesses that are still to come in the running step.
   struct Tenancy {
-    Space space = Space::device;
+    BufferId buffer = 0;
     std::int64_t offset = 0;
-    std::int64_t bytes = 0;
-    Category category = Category::parameters;
     InstructionId first = 0;  // to touch it
     int accesses = 0;
   };
   struct Watch {
     IdVector<Tenancy> tenancies;
-    IdVector<std::vector<int>> begins;   // [instruction] tenancies that it is the first to touch
-    IdVector<std::vector<int>> touches;  // [instruction] tenancies it touches
+    IdVector<std::vector<int>> begins;           // [instruction] tenancies that it is the first to touch
+    IdVector<std::vector<int>> touches;          // [instruction] tenancies it touches
+    IdVector<std::vector<BufferId>> persistent;  // [instruction] buffers that it touches
     std::unique_ptr<std::atomic<int>[]> remaining;
   };
   Watch watch(int index, const Program& program) const;
 
-  void begin(const Tenancy& tenancy);
-  void end(const Tenancy& tenancy);
-  void hide(const Tenancy& tenancy);
+  void begin(const Buffer& buffer, const Tenancy& tenancy, Stream& stream);
+  void end(const Buffer& buffer, const Tenancy& tenancy);
+  void hide(const Buffer& buffer, const Tenancy& tenancy);
+  void guard_persistent();
+  void check_guards(int program, InstructionId over, Stream& stream) const;
 
   Device& device_;
   const IdVector<Program>& programs_;
@@ -78,6 +81,7 @@ class StepMemory {
   IdArray<ByteCounters, kSpaces> own_counters_;  // of all but the device
   IdArray<ByteCounters*, kSpaces> counters_;
   const bool poison_;
+  const Guards guards_;
   IdArray<Arena, kSpaces> arenas_;  // the disk's is empty
   IdArray<std::byte*, kSpaces> bases_ = {};
   std::unique_ptr<device::Disk> disk_;

@@ -64,6 +64,7 @@ std::string Executor::not_captured(int program) const {
     return fmt::format("the optimizer has {} parameter groups, and a graph's block has room for {}",
                        options_.optimizer.groups.size(), kernels::kMostStepGroups);
   if (options_.debug.poison) return "dead memory is poisoned";
+  if (options_.debug.guards) return "guards are compared behind each instruction";
   for (const Instruction& instruction : programs_[program].instructions) {
     if (instruction.lane == Lane::host || instruction.lane == Lane::io)
       return "some of its work is done on the host";

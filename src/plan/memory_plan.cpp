@@ -111,18 +111,20 @@ struct Packed {
 };
 
 struct Passing {
-  std::vector<Packed> buffers;  // by item
+  std::int64_t guard_bytes = 0;  // on both sides of each
+  std::vector<Packed> buffers;   // by item
   std::vector<PackItem> items;
 
   void add(Shared& shared, Index first_life, std::vector<Lifetime> lives) {
     buffers.push_back({&shared, first_life});
-    items.push_back({aligned(shared.buffer->bytes, shared.buffer->space), std::move(lives)});
+    items.push_back(
+        {aligned(shared.buffer->bytes, shared.buffer->space) + 2 * guard_bytes, std::move(lives)});
   }
 };
 
 // The buffers of a space that are not persistent: each whole, or each life that may lie elsewhere by itself.
-Passing passing_buffers(std::vector<Shared>& all, Space space, bool by_life) {
-  Passing passing;
+Passing passing_buffers(std::vector<Shared>& all, Space space, bool by_life, std::int64_t guard_bytes) {
+  Passing passing{.guard_bytes = guard_bytes, .buffers = {}, .items = {}};
   for (Shared& shared : all) {
     if (shared.buffer->space != space || shared.buffer->persistent || shared.lives.empty()) continue;
     if (!by_life || shared.buffer->one_address) {
@@ -139,26 +141,29 @@ std::int64_t end_of(const Passing& passing, const Packing& packing) {
   std::int64_t end = 0;
   for (Index item = 0; item < passing.items.size(); ++item)
     end = std::max(end, packing.offsets[item] + passing.buffers[item].shared->buffer->bytes);
-  return end;
+  return end;  // without guards, which all have
 }
 
 // Places the persistent buffers of a space one after the other and the others above them.
-void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
+void place_space(std::vector<Shared>& all, Space space, std::int64_t guard_bytes, SpacePlan& plan) {
   std::int64_t base = 0;
+  const auto end_at = [&](std::int64_t offset, const Buffer& buffer) {
+    if (buffer.bytes > 0) plan.arena_bytes = std::max(plan.arena_bytes, offset + buffer.bytes + guard_bytes);
+  };
   for (Shared& shared : all) {
     if (shared.buffer->space != space) continue;
     shared.offsets.assign(std::max<Index>(shared.lives.size(), 1), 0);
     if (!shared.buffer->persistent) continue;
-    shared.offsets[0] = base;
-    if (shared.buffer->bytes > 0) plan.arena_bytes = base + shared.buffer->bytes;
-    base += aligned(shared.buffer->bytes, space);
+    shared.offsets[0] = base + guard_bytes;
+    end_at(shared.offsets[0], *shared.buffer);
+    base += aligned(shared.buffer->bytes, space) + 2 * guard_bytes;
     plan.persistent_bytes += shared.buffer->bytes;
   }
-  Passing passing = passing_buffers(all, space, false);
+  Passing passing = passing_buffers(all, space, false, guard_bytes);
   Packing packing = pack(passing.items);
   if (packing.height > packing.live_peak) {
     // Fewer items are packed better and sooner, so lives part only where that may help.
-    Passing parted = passing_buffers(all, space, true);
+    Passing parted = passing_buffers(all, space, true, guard_bytes);
     Packing other = pack(parted.items);
     packing.bound = other.bound;
     if (end_of(parted, other) < end_of(passing, packing)) {
@@ -169,11 +174,10 @@ void place_space(std::vector<Shared>& all, Space space, SpacePlan& plan) {
   plan.bound_bytes = base + packing.bound;
   for (Index item = 0; item < passing.items.size(); ++item) {
     const auto [shared, first] = passing.buffers[item];
-    const std::int64_t offset = base + packing.offsets[item];
+    const std::int64_t offset = base + packing.offsets[item] + guard_bytes;
     for (Index life = 0; life < passing.items[item].lives.size(); ++life)
       shared->offsets[first + life] = offset;
-    if (shared->buffer->bytes > 0)
-      plan.arena_bytes = std::max(plan.arena_bytes, offset + shared->buffer->bytes);
+    end_at(offset, *shared->buffer);
   }
   if (space != Space::device) plan.arena_bytes = aligned(plan.arena_bytes, space);
 }
@@ -222,11 +226,16 @@ void find_peak(std::span<const Program> programs, Space space, const std::vector
 
 }  // namespace
 
-MemoryPlan plan_memory(std::span<const Program> programs) {
+MemoryPlan plan_memory(std::span<const Program> programs, std::int64_t guard_bytes) {
+  if (guard_bytes < 0 || guard_bytes % kBlockBytes != 0) {
+    throw UsageError(fmt::format("plan_memory: guard_bytes is {}; a multiple of {}, or 0, would be right",
+                                 guard_bytes, kBlockBytes));
+  }
   Inventory inventory(programs);
   MemoryPlan plan;
+  plan.guard_bytes = guard_bytes;
   for (Index space = 0; space < kSpaces; ++space) {
-    place_space(inventory.all(), static_cast<Space>(space), plan.spaces[space]);
+    place_space(inventory.all(), static_cast<Space>(space), guard_bytes, plan.spaces[space]);
     find_peak(programs, static_cast<Space>(space), inventory.all(), plan.spaces[space]);
   }
   for (const Program& program : programs) {

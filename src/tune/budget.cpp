@@ -36,7 +36,9 @@ PlannedPrograms build_and_plan(const Layout& layout, const Mesh& mesh, std::span
     finish.kind = StepKind::finish;
     result.programs.push_back(build_step(layout, mesh, finish, pipeline_rank, data_rank));
   }
-  result.plan = plan_memory(result.programs);
+  std::int64_t guard_bytes = 0;
+  for (const StepSpec& spec : specs) guard_bytes = std::max(guard_bytes, spec.guard_bytes);
+  result.plan = plan_memory(result.programs, guard_bytes);
   for (std::size_t index = 0; index < result.programs.size(); ++index)
     link(result.programs[index], &result.plan, static_cast<int>(index));
   return result;

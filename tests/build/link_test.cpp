@@ -110,6 +110,17 @@ TEST(Link, FollowsEachPartOfARangeToItsLastOccupant) {
   EXPECT_EQ(linked(program, &plan), (std::vector<Waits>{{}, {}, {}, {0, 1}}));
 }
 
+TEST(Link, CountsGuardsAsTheirBuffers) {
+  Program program;
+  program.buffers = {passing("a", 256, {{0, 0}}), passing("b", 256, {{1, 1}})};
+  program.instructions = {on(Lane::gather, {}, {0}), on(Lane::compute, {}, {1})};
+  MemoryPlan plan;
+  plan.offsets = {{{4096}, {8192}}};  // 3840 bytes apart
+  EXPECT_EQ(linked(program, &plan), (std::vector<Waits>{{}, {}}));
+  plan.guard_bytes = 4096;
+  EXPECT_EQ(linked(program, &plan), (std::vector<Waits>{{}, {0}}));
+}
+
 TEST(Link, TreatsLivesOfOneBufferAsOccupantsOfOneAddress) {
   Program program;
   program.buffers = {passing("gathered", 256, {{0, 1}, {2, 3}})};

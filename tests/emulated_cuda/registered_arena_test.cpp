@@ -29,7 +29,7 @@ TEST(RegisteredArena, HoldsAllThatRanksExchange) {
   mesh.pipeline = 2;
   mesh.replicate = 2;
   mesh.state_over_replicas = true;
-  mesh.poison = true;
+  mesh.poison = mesh.guards = true;
   EXPECT_NO_THROW(run_training(mesh));
   EXPECT_EQ(nccl_memory().registered, 0);
   EXPECT_EQ(nccl_memory().arenas, 0);

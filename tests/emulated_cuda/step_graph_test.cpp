@@ -140,6 +140,9 @@ TEST(StepGraph, IsNotMadeWhereTheHostTakesPart) {
   run.poison = true;
   EXPECT_EQ(reason(run), "dead memory is poisoned");
   run.poison = false;
+  run.guards = true;
+  EXPECT_EQ(reason(run), "guards are compared behind each instruction");
+  run.guards = false;
   run.device = DeviceType::cpu;
   EXPECT_EQ(reason(run), "its work is done on the CPU");
 }

@@ -33,7 +33,7 @@ split_run run_split(const SplitCase& of) {
   o.optimizer = TESSERA_SGD;
   o.momentum = 0.9;
   o.clip = of.clip;
-  o.poison = 1;
+  o.poison = o.guards = 1;
   run.dropped = of.dropped;
   run.load = of.load.empty() ? nullptr : of.load.c_str();
   run.save = of.save.empty() ? nullptr : of.save.c_str();

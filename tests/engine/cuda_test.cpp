@@ -45,7 +45,7 @@ TEST_P(CudaMatrix, EveryRunHasTheSameBits) {
       run.strict_order = false;
       run.prefetch = 1;
       run.recompute = recompute;
-      run.poison = poison;
+      run.poison = run.guards = poison;
       EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run) << (poison ? " poison" : "");
     }
 }
@@ -64,7 +64,7 @@ TEST_P(CudaMatrix, WhatIsOffTheGpuChangesNoBit) {
     run.stage = 3;
     run.strict_order = false;
     run.prefetch = 1;
-    run.poison = true;
+    run.poison = run.guards = true;
     run.offload = offload;
     EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);
   }
@@ -79,7 +79,7 @@ TEST_P(CudaMatrix, UpdatesAsSoonAsGradientsAreReducedChangeNoBit) {
     RunConfig run = decided;
     run.strict_order = false;
     run.prefetch = 1;
-    run.poison = true;
+    run.poison = run.guards = true;
     run.offload.states = states;
     run.update = UpdateWhen::reduced;
     EXPECT_TRUE(same_bits(run_training(run), expected)) << to_string(run);

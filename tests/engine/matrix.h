@@ -56,6 +56,7 @@ struct RunConfig {
   int steps = 20;
   double max_norm = 0.5;
   bool poison = false;
+  bool guards = false;
   bool graphs = true;  // on a GPU
   std::int64_t layers = 2;
   DeviceType device = DeviceType::cpu;
@@ -284,6 +285,7 @@ inline TrainerOptions trainer_options(const RunConfig& run) {
   options.engine.clip.max_norm = run.max_norm;
   options.engine.debug.strict_order = run.strict_order;
   options.engine.debug.poison = run.poison;
+  options.engine.debug.guards = run.guards;
   options.engine.graphs = run.graphs;
   options.engine.device = run.device;
   options.engine.device_ordinal = run.gpu;

@@ -127,6 +127,7 @@ inline EngineOptions draw_varied(Draws& draws, const EngineOptions& plain, int u
   draw_strategy(draws, options.strategy, plain.mesh, units, early_allowed);
   options.debug.strict_order = draws.chance(15);
   options.debug.poison = draws.chance(70);
+  options.debug.guards = draws.chance(30);
   if (draws.chance(25))  // some of what is not a use is late
     options.debug.delay_us = [salt = draws.pick(0, 1 << 20)](const Program& of,
                                                              const Instruction& instruction) {
@@ -280,7 +281,8 @@ inline RandomCase draw_case(std::uint64_t seed) {
 inline std::string to_string(const EngineOptions& options) {
   return tessera::to_string(options.mesh) + " | " + strategy_in_words(options.strategy) + " strict " +
          std::to_string(options.debug.strict_order) + " poison " + std::to_string(options.debug.poison) +
-         " delayed " + std::to_string(options.debug.delay_us != nullptr) + " budget " +
+         " guards " + std::to_string(options.debug.guards) + " delayed " +
+         std::to_string(options.debug.delay_us != nullptr) + " budget " +
          std::to_string(options.budget.device_bytes);
 }
 

@@ -126,6 +126,28 @@ TEST(MemoryPlan, GivesNoMemoryToWhatNeverLives) {
   EXPECT_EQ(plan_memory({&program, 1}).space(Space::device).arena_bytes, 256);
 }
 
+// Bytes that no buffer has: at the arena's begin and end once, between two buffers twice.
+TEST(MemoryPlan, LeavesGuardsOnBothSidesOfABuffer) {
+  const Program program = with({kept("weights", 1000), kept("moments", 256), passing("a", 700, {{0, 3}}),
+                                passing("b", 600, {{3, 6}}), passing("c", 700, {{4, 9}})});
+  const MemoryPlan bare = plan_memory({&program, 1}), plan = plan_memory({&program, 1}, 8192);
+  EXPECT_EQ(bare.guard_bytes, 0);
+  EXPECT_EQ(plan.guard_bytes, 8192);
+  EXPECT_EQ(plan.offset(0, 0), 8192);
+  EXPECT_EQ(plan.offset(0, 1), 8192 + 1024 + 2 * 8192);
+  const std::int64_t behind_persistent = plan.offset(0, 1) + 256 + 8192;
+  EXPECT_EQ(plan.offset(0, 2), plan.offset(0, 4)) << "which share memory as without guards";
+  const auto [low, high] = std::minmax(plan.offset(0, 2), plan.offset(0, 3));
+  EXPECT_EQ(low, behind_persistent + 8192);
+  EXPECT_EQ(high, low + 768 + 2 * 8192);
+  const SpacePlan& device = plan.space(Space::device);
+  EXPECT_EQ(device.arena_bytes, high + (high == plan.offset(0, 3) ? 600 : 700) + 8192);
+  EXPECT_EQ(device.live_peak_bytes, bare.space(Space::device).live_peak_bytes);
+  EXPECT_EQ(device.at_peak, bare.space(Space::device).at_peak);
+  for (const std::int64_t wrong : {-4096, 256, 4097})
+    EXPECT_THROW(plan_memory({&program, 1}, wrong), UsageError) << wrong;
+}
+
 std::string refusal(const std::vector<Program>& programs) {
   try {
     plan_memory(programs);
