@@ -21,10 +21,13 @@ struct CrossEntropyShape {
   // Most bytes of one chunk's fp32 logits; a chunk has at least one row. 0: kCpuChunkBytes on the CPU,
   // kGpuChunkRows rows on a GPU.
   std::int64_t chunk_bytes = 0;
+  // The gradient of the weight is fp32, whatever the type. Summed over chunks it then loses nothing.
+  bool fp32_weight_gradient = false;
 
   static constexpr std::int64_t kCpuChunkBytes = 64 << 20;
-  // Each chunk reads and writes the weight's gradient: 4 bytes an element in bf16, against 2 operations for
-  // each row. An H100 does 300 operations in the time of one byte, so below 600 rows it is limited by memory.
+  // Each chunk reads and writes the weight's gradient: 8 bytes an element in fp32, against 2 operations for
+  // each row. An H100 does 300 operations in the time of one byte, so below 1200 rows it is limited by
+  // memory.
   static constexpr std::int64_t kGpuChunkRows = 2048;
 };
 
@@ -48,12 +51,12 @@ struct CrossEntropyForwardBackward {
   float* losses = nullptr;            // [rows]
   CrossEntropyLoss* total = nullptr;  // in memory of the device
   void* input_gradient = nullptr;     // [rows, channels], overwritten; 0 where not counted; may be input
-  void* weight_gradient = nullptr;    // [vocabulary, channels], optional
+  void* weight_gradient = nullptr;    // [vocabulary, channels], optional, see fp32_weight_gradient
   float weight_beta = 0.0f;
 };
 
 // Computes losses and both gradients in one pass, with the logits computed once. Sums within a chunk are
-// fp32; a bf16 weight_gradient is rounded once per chunk.
+// fp32; a bf16 weight_gradient is rounded once for each chunk.
 void cross_entropy_forward_backward(const ComputeContext& context, const CrossEntropyShape& shape,
                                     const CrossEntropyForwardBackward& arguments);
 

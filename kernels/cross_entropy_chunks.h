@@ -29,6 +29,11 @@ inline std::int64_t rows_per_chunk(const CrossEntropyShape& shape, DeviceType de
   return (shape.rows + chunks - 1) / chunks;
 }
 
+inline std::int64_t chunk_count(const CrossEntropyShape& shape, DeviceType device) {
+  const std::int64_t rows = rows_per_chunk(shape, device);
+  return (shape.rows + rows - 1) / rows;
+}
+
 // Calls function(chunk) for each chunk of rows.
 template <class Function>
 void for_each_chunk(const CrossEntropyShape& shape, DeviceType device, Function&& function) {
@@ -66,7 +71,7 @@ inline MatmulShape weight_gradient_shape(const CrossEntropyShape& s, std::int64_
           .transpose_a = true,
           .lda = stride,
           .input_type = s.type,
-          .output_type = s.type,
+          .output_type = s.fp32_weight_gradient ? DType::fp32 : s.type,
           .beta = beta};
 }
 

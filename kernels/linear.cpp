@@ -125,8 +125,13 @@ void linear_backward_bias(const ComputeContext& context, const LinearShape& shap
 }
 
 std::int64_t linear_partial_workspace_bytes(const LinearShape& shape, const Target& target) {
-  return std::max(product_bytes(shape, in_fp32(forward_shape(shape, false)), kWeight, target),
-                  product_bytes(shape, in_fp32(input_gradient_shape(shape, 0.0f)), kWeight, target));
+  std::int64_t bytes =
+      std::max(product_bytes(shape, in_fp32(forward_shape(shape, false)), kWeight, target),
+               product_bytes(shape, in_fp32(input_gradient_shape(shape, 0.0f)), kWeight, target));
+  for (const float beta : {0.0f, 1.0f})
+    bytes = std::max(bytes,
+                     product_bytes(shape, in_fp32(weight_gradient_shape(shape, beta)), kActivation, target));
+  return bytes;
 }
 
 void linear_forward_partial(const ComputeContext& context, const LinearShape& shape, const void* input,
@@ -140,12 +145,30 @@ void linear_backward_input_partial(const ComputeContext& context, const LinearSh
            nullptr, input_gradient);
 }
 
+void linear_backward_weight_partial(const ComputeContext& context, const LinearShape& shape,
+                                    const void* output_gradient, const void* input, float beta,
+                                    float* weight_gradient) {
+  check_beta(beta, "linear_backward_weight_partial");
+  multiply(context, shape, in_fp32(weight_gradient_shape(shape, beta)), kActivation, output_gradient, input,
+           nullptr, weight_gradient);
+}
+
 void finish_sum(const ComputeContext& context, const SumShape& shape, const float* sum, const void* bias,
                 void* output) {
   check_compute_type(shape.type, "finish_sum");
   if (bias == nullptr)
     return cast(context, shape.rows * shape.channels, DType::fp32, sum, shape.type, output);
   round_sum(context, {.rows = shape.rows, .channels = shape.channels, .type = shape.type}, sum, bias, output);
+}
+
+void add_sum(const ComputeContext& context, const SumShape& shape, const float* sum, float beta,
+             void* output) {
+  check_beta(beta, "add_sum");
+  if (beta == 0.0f) return finish_sum(context, shape, sum, nullptr, output);
+  check_compute_type(shape.type, "add_sum");
+  round_sum(context,
+            {.rows = shape.rows, .channels = shape.channels, .type = shape.type, .table_rows = shape.rows},
+            sum, output, output);
 }
 
 }  // namespace tessera::kernels

@@ -53,7 +53,7 @@ void linear_backward_weight(const ComputeContext& context, const LinearShape& sh
 void linear_backward_bias(const ComputeContext& context, const LinearShape& shape,
                           const void* output_gradient, float beta, void* bias_gradient);
 
-// Bytes of workspace that are enough for linear_forward_partial and linear_backward_input_partial.
+// Bytes of workspace that are enough for the three partial functions, with beta 0 or 1.
 std::int64_t linear_partial_workspace_bytes(const LinearShape& shape, const Target& target);
 
 // output [rows, out] = input weight^T in fp32, whatever the type: a sum to which other ranks add theirs. In
@@ -66,6 +66,12 @@ void linear_forward_partial(const ComputeContext& context, const LinearShape& sh
 void linear_backward_input_partial(const ComputeContext& context, const LinearShape& shape,
                                    const void* output_gradient, const void* weight, float* input_gradient);
 
+// weight_gradient [out, in] = output_gradient^T input + beta * weight_gradient in fp32, whatever the type: a
+// sum to which other rows add theirs. In fp32 the bits of linear_backward_weight.
+void linear_backward_weight_partial(const ComputeContext& context, const LinearShape& shape,
+                                    const void* output_gradient, const void* input, float beta,
+                                    float* weight_gradient);
+
 // sum, output [rows, channels]; bias [channels]. Output and bias have the type.
 struct SumShape {
   std::int64_t rows = 0;
@@ -77,5 +83,10 @@ struct SumShape {
 // count and instruction set.
 void finish_sum(const ComputeContext& context, const SumShape& shape, const float* sum, const void* bias,
                 void* output);
+
+// output = sum + beta * output, rounded once. In fp32 output must not be sum. The same bits for any thread
+// count and instruction set.
+void add_sum(const ComputeContext& context, const SumShape& shape, const float* sum, float beta,
+             void* output);
 
 }  // namespace tessera::kernels

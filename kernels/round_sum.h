@@ -18,8 +18,8 @@ struct RoundSumShape {
   std::int64_t first_row = 0;  // number of the first row
 };
 
-// output[r] = sum[r] + table[(first_row + r) mod table_rows], rounded once. In fp32 output may be sum. The
-// same bits for any thread count and instruction set.
+// output[r] = sum[r] + table[(first_row + r) mod table_rows], rounded once. In fp32 output may be sum.
+// Output may be table where each row has its own. The same bits for any thread count and instruction set.
 void round_sum(const ComputeContext& context, const RoundSumShape& shape, const float* sum, const void* table,
                void* output);
 

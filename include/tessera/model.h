@@ -23,7 +23,8 @@ struct Gpt2Config {
   std::int64_t heads = 12;
   std::int64_t channels = 768;  // a multiple of heads
   // Most bytes of fp32 logits at a time; a microbatch with more is cut into chunks of tokens. 0: 64 MiB on
-  // the CPU, the logits of 2,048 tokens on a GPU.
+  // the CPU, the logits of 2,048 tokens on a GPU. Where bf16 has several chunks, the gradient of the head's
+  // weight is summed in fp32, which takes 4 bytes for each of its elements during the head's backward.
   std::int64_t logits_bytes = 0;
   // The share of elements that a training step sets to 0, rounded to the nearest 2^-16; the others are scaled
   // up. `dropout` applies to the embedding's output and the ends of residual branches, `attention_dropout` to

@@ -117,8 +117,10 @@ __device__ inline int slot_of(const RowSweep& sweep, int width, std::int64_t i, 
 
 // A block is a group of rows. With g = output_gradient * gain and n the normalised input:
 // input_gradient = rstd (g - mean(g) - n mean(g n)), without mean(g) in rms norm.
+// Three blocks, where ptxas (13.0) would else give fp32 the 32 registers of four, and spill on sm_90.
 template <class T, int kWidth, bool kCentered>
-__global__ void __launch_bounds__(kMostRowThreads) norm_backward_kernel(Backward<T> a, RowSweep sweep) {
+__global__ void __launch_bounds__(kMostRowThreads, sizeof(T) == 4 && kCentered ? 3 : 0)
+    norm_backward_kernel(Backward<T> a, RowSweep sweep) {
   float* const column_sums = dynamic_shared();  // gain sums, then bias sums
   __shared__ float shared[2 * kWarp];
   float* bias_sums = column_sums + sweep.columns;

@@ -144,8 +144,9 @@ void add_model(Keys& keys, ModelConfig& c) {
   keys.push_back(
       bytes("model.logits_memory", &c.logits_memory,
             "The most bytes of fp32 logits at once: the head takes a microbatch in chunks of tokens. "
-            "Fewer chunks are faster, and a bf16 gradient of its weight is rounded less often. 0: "
-            "64 MiB on the CPU, the logits of 2,048 tokens on a GPU."));
+            "Fewer chunks are faster. In bf16 several chunks take 4 bytes for each element of the "
+            "head's weight, in which its gradient is summed. 0: 64 MiB on the CPU, the logits of "
+            "2,048 tokens on a GPU."));
   constexpr Range kShare = {.min = 0.0, .max = 0.999};
   keys.push_back(number("model.dropout", &c.dropout, kShare,
                         "The share of the elements of the embedding's output, and of what attention and MLP "

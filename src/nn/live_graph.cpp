@@ -100,6 +100,7 @@ class Live {
     for (ValueId id = 0; id < graph.values.count(); ++id) {
       ValueSpec& value = graph.values[id];
       if (value.keep != Keep::pass && !is_wanted(id)) value.keep = Keep::pass;
+      if (value.only_if_read && !is_wanted(id)) value.bytes = 0;
       // There is nothing left to be written over.
       if (value.over != kNoValue && graph.values[value.over].keep == Keep::pass &&
           !made_in_backward(value.over))

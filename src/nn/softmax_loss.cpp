@@ -54,17 +54,19 @@ void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeC
 
 void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,
                         const SoftmaxLoss& arguments, void* input_gradient) {
-  kernels::cross_entropy_forward_backward(compute, arguments.shape,
-                                          {.input = arguments.input,
-                                           .weight = context.parameters[arguments.weight],
-                                           .targets = arguments.targets,
-                                           .scale = context.loss_scale,
-                                           .scale_at = context.loss_scale_at,
-                                           .losses = arguments.losses,
-                                           .total = context.total,
-                                           .input_gradient = input_gradient,
-                                           .weight_gradient = context.gradients[arguments.weight],
-                                           .weight_beta = context.betas[arguments.weight]});
+  const bool sums = arguments.shape.fp32_weight_gradient;
+  kernels::cross_entropy_forward_backward(
+      compute, arguments.shape,
+      {.input = arguments.input,
+       .weight = context.parameters[arguments.weight],
+       .targets = arguments.targets,
+       .scale = context.loss_scale,
+       .scale_at = context.loss_scale_at,
+       .losses = arguments.losses,
+       .total = context.total,
+       .input_gradient = input_gradient,
+       .weight_gradient = sums ? arguments.weight_sum : context.gradients[arguments.weight],
+       .weight_beta = sums ? 0.0f : context.betas[arguments.weight]});
 }
 
 }  // namespace tessera::nn

@@ -19,6 +19,9 @@ struct SoftmaxLoss {
   const std::int32_t* targets = nullptr;  // [rows], −1 where not counted
   std::size_t weight = 0;   // index in the module's parameters of the weight [vocabulary, channels]
   float* losses = nullptr;  // [rows], scratch
+  // [vocabulary, channels] fp32, overwritten: takes the weight's gradient in the place of the context's. For
+  // weights that are not fp32, where shape.fp32_weight_gradient says so.
+  float* weight_sum = nullptr;
 };
 
 // The logits of row `context.logits_row` of `input` [rows, channels]: `logits` [shape.vocabulary] fp32, in
@@ -32,8 +35,8 @@ std::int64_t logits_row_workspace_bytes(const kernels::CrossEntropyShape& shape,
 void softmax_loss_evaluate(const ModuleContext& context, const kernels::ComputeContext& compute,
                            const SoftmaxLoss& arguments);
 
-// Adds to the context's loss and weight. Writes the weight's gradient and `input_gradient` [rows, channels],
-// which may be the input.
+// Adds to the context's loss and weight. Writes the weight's gradient, where that is wanted, and
+// `input_gradient` [rows, channels], which may be the input.
 void softmax_loss_train(const ModuleContext& context, const kernels::ComputeContext& compute,
                         const SoftmaxLoss& arguments, void* input_gradient);
 

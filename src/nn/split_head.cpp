@@ -23,7 +23,8 @@ enum SplitHeadValue : ValueId {
   kNormSum,          // [own rows, channels] fp32
   kNormGradient,     // [own rows, channels]
   kNormGradientAll,  // [tokens, channels]: of all ranks' rows, where each has all rows of the residual stream
-  kChunks            // statistics of the first chunk
+  kWeightSum,  // [columns of this rank, channels] fp32: the weight's gradient, where it is a sum over chunks
+  kChunks      // statistics of the first chunk
 };
 
 }  // namespace
@@ -86,6 +87,7 @@ std::vector<SplitHead::Part> SplitHead::parts() const {
   }
   all.push_back({Step::norm_sum, Pass::backward});
   all.push_back({Step::norm_gradient, Pass::backward});
+  if (sums()) all.push_back({Step::weight_gradient, Pass::backward});
   return all;
 }
 
@@ -108,7 +110,12 @@ IdVector<ValueSpec> SplitHead::values() const {
       {.name = "norm.gradient", .bytes = numel * element, .held = Held::split},
       {.name = "norm.gradient.all",
        .bytes = all ? numel * element * ranks : 0,
-       .exchanged = all ? ValueId{kNormGradient} : kNoValue}};
+       .exchanged = all ? ValueId{kNormGradient} : kNoValue},
+      {.name = "weight.sum",
+       .bytes = sums() ? 4 * columns_ * config_.channels : 0,
+       .in_pieces = true,
+       .only_if_read = true,
+       .held = Held::split}};
   for (int chunk = 0; chunk < chunks(); ++chunk) {
     const auto of_rank = static_cast<std::int64_t>(sizeof(kernels::SoftmaxStatistics)) * rows_of(chunk);
     values.push_back({.name = fmt::format("statistics.{}", chunk), .bytes = of_rank, .held = Held::split});
@@ -158,7 +165,10 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       spec.name = numbered("loss");
       spec.reads = {norm_of_all(), kLogits, all_statistics(chunk), kBatch};
       spec.writes = {kLogits, kLosses, kNormPartial};
-      spec.gradients = std::vector<int>{static_cast<int>(weight())};
+      if (sums())
+        spec.writes.push_back(kWeightSum);
+      else
+        spec.gradients = std::vector<int>{static_cast<int>(weight())};
       spec.workspace_bytes = std::max(kernels::linear_partial_workspace_bytes(gradients, target_),
                                       kernels::linear_workspace_bytes(gradients, target_));
       spec.flops = 2 * flops;
@@ -176,6 +186,11 @@ PartSpec SplitHead::spec_of(const Part& part) const {
       for (int parameter = 0; parameter < static_cast<int>(weight()); ++parameter)
         spec.gradients->push_back(parameter);
       spec.workspace_bytes = norm_workspace_bytes(norm_of(nullptr), target_);
+      break;
+    case Step::weight_gradient:
+      spec.name = "weight gradient";
+      spec.reads = {kWeightSum};
+      spec.gradients = std::vector<int>{static_cast<int>(weight())};
       break;
   }
   spec.evaluation_only = part.pass == Pass::forward;
@@ -215,6 +230,11 @@ void SplitHead::run(int part, const ModuleContext& context) const {
                            {.input = context.value(kInput),
                             .output_gradient = context.value(norm_gradient()),
                             .input_gradient = context.value(kInputGradient)});
+    case Step::weight_gradient:
+      if (context.gradients[weight()] == nullptr) return;
+      return kernels::add_sum(compute, {.rows = columns_, .channels = config_.channels, .type = config_.type},
+                              static_cast<const float*>(context.value(kWeightSum)), context.betas[weight()],
+                              context.gradients[weight()]);
   }
 }
 
@@ -287,11 +307,13 @@ void SplitHead::gradients(int chunk, const ModuleContext& context) const {
   kernels::linear_backward_input_partial(
       compute, layer, logits, context.parameters[weight()],
       static_cast<float*>(context.value(kNormPartial)) + first * config_.channels);
-  if (context.gradients[weight()] != nullptr)
-    kernels::linear_backward_weight(
-        compute, layer, logits,
-        at(context.value(norm_of_all()), first * config_.channels * bytes_of(config_.type)),
-        context.betas[weight()], context.gradients[weight()]);
+  const void* input = at(context.value(norm_of_all()), first * config_.channels * bytes_of(config_.type));
+  if (!sums() && context.gradients[weight()] != nullptr)
+    kernels::linear_backward_weight(compute, layer, logits, input, context.betas[weight()],
+                                    context.gradients[weight()]);
+  if (void* sum = context.value(kWeightSum); sum != nullptr)
+    kernels::linear_backward_weight_partial(compute, layer, logits, input, chunk == 0 ? 0.0f : 1.0f,
+                                            static_cast<float*>(sum));
 }
 
 }  // namespace tessera::nn

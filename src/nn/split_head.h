@@ -32,7 +32,8 @@ class SplitHead {
     total,      // of all losses, and the logits of the row that is asked for
     gradients,  // losses of a chunk, and what the layer's backward makes of them
     norm_sum,
-    norm_gradient
+    norm_gradient,
+    weight_gradient  // of the sum over chunks, where there is one
   };
   struct Part {
     Step step;
@@ -51,6 +52,8 @@ class SplitHead {
   static ValueId all_statistics(int chunk);
 
   int chunks() const { return static_cast<int>((tokens_ + chunk_rows_ - 1) / chunk_rows_); }
+  // Whether the weight's gradient is a sum over chunks in another type than its own.
+  bool sums() const { return config_.type != DType::fp32 && chunks() > 1; }
   std::int64_t rows_of(int chunk) const;
   kernels::SoftmaxShape softmax(int chunk, int tensor_rank) const;
   kernels::CrossEntropyShape row_shape(int tensor_rank) const;

@@ -21,9 +21,10 @@ enum HeadValue : ValueId {
   kMean,  // [tokens] fp32, as are the next two
   kRstd,
   kLosses,
-  kNormGradient  // [tokens, channels]
+  kNormGradient,  // [tokens, channels]
+  kWeightSum      // [vocabulary, channels] fp32: the weight's gradient, where it is a sum over chunks
 };
-enum HeadPart { kEvaluateNorm, kEvaluateLoss, kTrainNorm, kTrainLoss, kNormBackward };
+enum HeadPart { kEvaluateNorm, kEvaluateLoss, kTrainNorm, kTrainLoss, kNormBackward, kWeightGradient };
 
 class Head final : public Module {
  public:
@@ -54,19 +55,21 @@ class Head final : public Module {
     if (target.tensor > 1) return {.activations = SplitHead(config_, shape, target).graph()};
     if (shape.cached > 0) return {.activations = logits_graph(shape, target)};
     const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
-    const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape), target);
+    const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape, target.device), target);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
                          static_cast<double>(config_.vocabulary);
     ModuleNeeds needs;
     UnitGraph& graph = needs.activations;
-    graph.values = {{.name = "norm", .bytes = tokens * config_.channels * bytes_of(config_.type)},
-                    {.name = "norm.mean", .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0},
-                    {.name = "norm.rstd", .bytes = row_bytes},
-                    {.name = "losses", .bytes = row_bytes},
-                    {.name = "norm.gradient",
-                     .bytes = tokens * config_.channels * bytes_of(config_.type),
-                     .over = kNorm}};
-    const int weight = static_cast<int>(parameters_of(config_.norm));
+    graph.values = {
+        {.name = "norm", .bytes = tokens * config_.channels * bytes_of(config_.type)},
+        {.name = "norm.mean", .bytes = config_.norm.kind == NormKind::layer ? row_bytes : 0},
+        {.name = "norm.rstd", .bytes = row_bytes},
+        {.name = "losses", .bytes = row_bytes},
+        {.name = "norm.gradient", .bytes = tokens * config_.channels * bytes_of(config_.type), .over = kNorm},
+        {.name = "weight.sum",
+         .bytes = sums(shape, target.device) ? 4 * config_.vocabulary * config_.channels : 0,
+         .only_if_read = true}};
+    const int weight = static_cast<int>(weight_place());
     std::vector<int> of_norm(parameters_of(config_.norm));
     std::iota(of_norm.begin(), of_norm.end(), 0);
     graph.parts = {
@@ -95,14 +98,24 @@ class Head final : public Module {
          .writes = {kInputGradient},
          .gradients = of_norm,
          .workspace_bytes = norm_workspace_bytes(norm_of(shape), target)}};
+    if (sums(shape, target.device)) {
+      graph.parts[kTrainLoss].writes.push_back(kWeightSum);
+      graph.parts[kTrainLoss].gradients = kNoGradients;
+      graph.parts.push_back({.name = "weight gradient",
+                             .pass = Pass::backward,
+                             .reads = {kWeightSum},
+                             .gradients = std::vector<int>{weight}});
+    }
     return needs;
   }
 
   std::string numerics(const BatchShape& shape, const Target& target) const override {
-    const std::int64_t rows = target.tensor > 1 ? SplitHead(config_, shape, target).chunk_rows()
-                                                : kernels::rows_per_chunk(loss_shape(shape), target.device);
-    return fmt::format("{}, logits and cross-entropy by {} rows{}", words_of(config_.norm), rows,
-                       words_of_ranks(target));
+    const std::int64_t rows = target.tensor > 1
+                                  ? SplitHead(config_, shape, target).chunk_rows()
+                                  : kernels::rows_per_chunk(loss_shape(shape, target.device), target.device);
+    const bool sums = config_.type != DType::fp32 && rows < shape.tokens();
+    return fmt::format("{}, logits and cross-entropy by {} rows{}{}", words_of(config_.norm), rows,
+                       sums ? ", whose weight gradients are added in fp32" : "", words_of_ranks(target));
   }
 
   void run(int part, const ModuleContext& context) override {
@@ -120,6 +133,10 @@ class Head final : public Module {
         return softmax_loss_evaluate(context, compute, loss(context));
       case kTrainLoss:
         softmax_loss_train(context, compute, loss(context), context.value(kNormGradient));
+        if (!sums(context.shape, context.device)) zero_padding(context, compute);
+        return;
+      case kWeightGradient:
+        add_weight_sum(context, compute);
         return zero_padding(context, compute);
       default:
         return norm_backward(context, compute, norm_pass(context), kGain,
@@ -142,14 +159,29 @@ class Head final : public Module {
     graph.parts = {{.name = "norm", .reads = {kInput}, .writes = {kNorm, kMean, kRstd}},
                    {.name = "logits",
                     .reads = {kNorm, kBatch},
-                    .workspace_bytes = logits_row_workspace_bytes(loss_shape(shape), target),
+                    .workspace_bytes = logits_row_workspace_bytes(loss_shape(shape, target.device), target),
                     .flops = 2.0 * static_cast<double>(config_.channels * config_.vocabulary)}};
     return graph;
   }
 
+  std::size_t weight_place() const { return kGain + parameters_of(config_.norm); }
+
+  // Whether the weight's gradient is a sum over chunks in another type than its own.
+  bool sums(const BatchShape& shape, DeviceType device) const {
+    return loss_shape(shape, device).fp32_weight_gradient;
+  }
+
+  void add_weight_sum(const ModuleContext& context, const kernels::ComputeContext& compute) const {
+    if (context.gradients[weight_place()] == nullptr) return;
+    kernels::add_sum(compute,
+                     {.rows = config_.vocabulary, .channels = config_.channels, .type = config_.type},
+                     static_cast<const float*>(context.value(kWeightSum)), context.betas[weight_place()],
+                     context.gradients[weight_place()]);
+  }
+
   // The gradient of the rows behind the vocabulary, which the loss does not see.
   void zero_padding(const ModuleContext& context, const kernels::ComputeContext& compute) const {
-    const std::size_t weight = kGain + parameters_of(config_.norm);
+    const std::size_t weight = weight_place();
     const std::int64_t rows = config_.token_rows - config_.vocabulary;
     if (rows == 0 || context.gradients[weight] == nullptr || context.betas[weight] != 0.0F) return;
     kernels::fill(
@@ -168,20 +200,24 @@ class Head final : public Module {
     return pass;
   }
 
-  kernels::CrossEntropyShape loss_shape(const BatchShape& shape) const {
-    return {.rows = shape.tokens(),
-            .channels = config_.channels,
-            .vocabulary = config_.vocabulary,
-            .type = config_.type,
-            .chunk_bytes = config_.logits_bytes};
+  kernels::CrossEntropyShape loss_shape(const BatchShape& batch, DeviceType device) const {
+    kernels::CrossEntropyShape shape = {.rows = batch.tokens(),
+                                        .channels = config_.channels,
+                                        .vocabulary = config_.vocabulary,
+                                        .type = config_.type,
+                                        .chunk_bytes = config_.logits_bytes};
+    // A sum over chunks would lose bits in another type.
+    shape.fp32_weight_gradient = config_.type != DType::fp32 && kernels::chunk_count(shape, device) > 1;
+    return shape;
   }
 
   SoftmaxLoss loss(const ModuleContext& context) const {
-    return {.shape = loss_shape(context.shape),
+    return {.shape = loss_shape(context.shape, context.device),
             .input = context.value(kNorm),
             .targets = static_cast<const std::int32_t*>(context.batch) + context.shape.tokens(),
-            .weight = kGain + parameters_of(config_.norm),
-            .losses = static_cast<float*>(context.value(kLosses))};
+            .weight = weight_place(),
+            .losses = static_cast<float*>(context.value(kLosses)),
+            .weight_sum = static_cast<float*>(context.value(kWeightSum))};
   }
 
   TransformerConfig config_;

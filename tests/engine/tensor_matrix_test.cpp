@@ -510,8 +510,11 @@ TEST(TensorMatrix, AHeadInChunksGivesTheSameLosses) {
     const RunResult whole = run_training(run);
     run.logits_bytes = 4 * 31 * 5;  // 3 chunks of 12 rows on a rank
     const RunResult chunks = run_training(run);
-    EXPECT_LT(furthest(chunks.losses, whole.losses), dtype == DType::fp32 ? 1e-6 : 1e-3);
-    EXPECT_NE(chunks.weights, whole.weights) << "there is one chunk only";
+    EXPECT_LT(furthest(chunks.losses, whole.losses), 1e-6);
+    // In bf16 the weight's gradient is a sum in fp32, whose order the one rounding may hide.
+    if (dtype == DType::fp32) {
+      EXPECT_NE(chunks.weights, whole.weights) << "there is one chunk only";
+    }
   }
 }
 

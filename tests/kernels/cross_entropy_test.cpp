@@ -34,7 +34,8 @@ void check_head(const CrossEntropyShape& s, int threads, float beta, float scale
   const Tensor w = random.tensor(s.type, s.vocabulary * s.channels, 0.5);
   const TestContext context(threads, cross_entropy_workspace_bytes(s, threads));
   Tensor losses(DType::fp32, s.rows), forward_losses(DType::fp32, s.rows), dx(s.type, s.rows * s.channels);
-  Tensor dw = beta == 0.0f ? Tensor(s.type, w.numel()) : random.tensor(s.type, w.numel());
+  const DType weight_type = s.fp32_weight_gradient ? DType::fp32 : s.type;
+  Tensor dw = beta == 0.0f ? Tensor(weight_type, w.numel()) : random.tensor(weight_type, w.numel());
   CrossEntropyReference::Gradients d = r.backward(x.doubles(), w.doubles(), scale);
   if (beta != 0.0f) d.w = sum_of(d.w, dw.doubles());
 
@@ -80,7 +81,48 @@ TEST(CrossEntropy, MatchesFloat64) {
                    threads, beta, 2.0f);
         check_head({.rows = 4, .channels = 16, .vocabulary = 67, .type = type, .chunk_bytes = 1}, threads,
                    beta, 1.0f);
+        check_head({.rows = 37,
+                    .channels = 16,
+                    .vocabulary = 67,
+                    .type = type,
+                    .chunk_bytes = 8 * 67 * 4,
+                    .fp32_weight_gradient = true},
+                   threads, beta, 2.0f);
       }
+}
+
+// The weight's gradient by chunks of one row, less that of all rows at once, both in float64: the largest
+// difference.
+double lost_by_chunks(bool in_fp32) {
+  CrossEntropyShape s = {.rows = 300, .channels = 16, .vocabulary = 67, .type = DType::bf16};
+  Random random(8);
+  const CrossEntropyReference r = make_cross_entropy_reference(s, random);
+  const Tensor x = random.tensor(s.type, s.rows * s.channels),
+               w = random.tensor(s.type, s.vocabulary * s.channels);
+  const auto gradient = [&](std::int64_t chunk_bytes, bool fp32) {
+    s.chunk_bytes = chunk_bytes;
+    s.fp32_weight_gradient = fp32;
+    Tensor losses(DType::fp32, s.rows), dx(s.type, x.numel()), dw(fp32 ? DType::fp32 : s.type, w.numel());
+    CrossEntropyLoss total;
+    cross_entropy_forward_backward(TestContext(1, cross_entropy_workspace_bytes(s, 1)), s,
+                                   {.input = x.data(),
+                                    .weight = w.data(),
+                                    .targets = r.targets.data(),
+                                    .losses = losses.floats(),
+                                    .total = &total,
+                                    .input_gradient = dx.data(),
+                                    .weight_gradient = dw.data()});
+    return dw.doubles();
+  };
+  const Doubles whole = gradient(0, true), chunks = gradient(1, in_fp32);
+  double most = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) most = std::max(most, std::abs(chunks[i] - whole[i]));
+  return most;
+}
+
+TEST(CrossEntropy, AnFp32SumOverChunksLosesNothing) {
+  EXPECT_LT(lost_by_chunks(true), 1e-5);
+  EXPECT_GT(lost_by_chunks(false), 1e-2) << "the gradients are sums of some 300 values of up to 1";
 }
 
 TEST(CrossEntropy, WorkspaceIsBounded) {

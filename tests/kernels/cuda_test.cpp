@@ -588,6 +588,12 @@ void add_sums(Cases& cases, DType type, std::int64_t channels) {
                        finish_sum(s.context(), shape, static_cast<const float*>(in_place),
                                   biased ? s.input(bias) : nullptr, in_place);
                      }});
+  for (const float beta : {0.0f, 1.0f})
+    cases.push_back({label("add sum", type, {channels, beta != 0.0f}), 0.0, [=](Session& s, Random& random) {
+                       add_sum(s.context(), shape,
+                               static_cast<const float*>(s.input(random.tensor(DType::fp32, 19 * channels))),
+                               beta, s.changed(random.tensor(type, 19 * channels)));
+                     }});
   cases.push_back({label("add positions", type, {channels}), 0.0, [=](Session& s, Random& random) {
                      add_positions(
                          s.context(),
@@ -654,6 +660,9 @@ void add_linear(Cases& cases, const LinearShape& shape) {
                          s.context(linear_partial_workspace_bytes(shape, s.target()));
                      linear_forward_partial(partial, shape, input, weight, s.floats(y));
                      linear_backward_input_partial(partial, shape, gradient, weight, s.floats(x));
+                     float* sum = s.floats(shape.out * shape.in);
+                     for (const float beta : {0.0f, 1.0f})
+                       linear_backward_weight_partial(partial, shape, gradient, input, beta, sum);
                    }});
 }
 
@@ -675,19 +684,20 @@ void add_cross_entropy(Cases& cases, const CrossEntropyShape& shape) {
                                            s.input(targets_of(random)), s.floats(shape.rows),
                                            s.result<CrossEntropyLoss>(total));
                    }});
-  cases.push_back({name + " both", 4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
-                     void* input = s.changed(random.tensor(shape.type, x));  // its gradient takes its place
-                     cross_entropy_forward_backward(
-                         s.context(cross_entropy_workspace_bytes(shape, s.target())), shape,
-                         {.input = input,
-                          .weight = s.input(random.tensor(shape.type, w, 0.2)),
-                          .targets = s.input(targets_of(random)),
-                          .scale = 3.0f,
-                          .losses = s.floats(shape.rows),
-                          .total = s.result<CrossEntropyLoss>(total),
-                          .input_gradient = input,
-                          .weight_gradient = s.output(shape.type, w)});
-                   }});
+  cases.push_back(
+      {name + " both", 4 * tolerance_of(shape.type), [=](Session& s, Random& random) {
+         void* input = s.changed(random.tensor(shape.type, x));  // its gradient takes its place
+         cross_entropy_forward_backward(
+             s.context(cross_entropy_workspace_bytes(shape, s.target())), shape,
+             {.input = input,
+              .weight = s.input(random.tensor(shape.type, w, 0.2)),
+              .targets = s.input(targets_of(random)),
+              .scale = 3.0f,
+              .losses = s.floats(shape.rows),
+              .total = s.result<CrossEntropyLoss>(total),
+              .input_gradient = input,
+              .weight_gradient = s.output(shape.fp32_weight_gradient ? DType::fp32 : shape.type, w)});
+       }});
 }
 
 Doubles values_of_total(const LossTotal& total) { return {total.sum, static_cast<double>(total.counted)}; }
@@ -941,6 +951,13 @@ Cases all_cases() {
     add_linear(cases, {.rows = 33, .in = 75, .out = 51, .type = type});
     add_cross_entropy(cases,
                       {.rows = 37, .channels = 64, .vocabulary = 1003, .type = type, .chunk_bytes = 40000});
+    if (type != DType::fp32)
+      add_cross_entropy(cases, {.rows = 37,
+                                .channels = 64,
+                                .vocabulary = 1003,
+                                .type = type,
+                                .chunk_bytes = 40000,
+                                .fp32_weight_gradient = true});
     for (const std::int64_t vocabulary : {9001, 20011, 60001})  // cached, kept by a block, too long for that
       add_cross_entropy(cases, {.rows = 9, .channels = 32, .vocabulary = vocabulary, .type = type});
     // The fourth rank has nothing but padding; rows that are cached, and longer ones.
@@ -996,9 +1013,20 @@ void compare(const Case& one, const std::vector<Doubles>& actual, const std::vec
 
 std::string missing_gpu() { return read_cuda_machine().unusable; }
 
+// One in so many, see sampled_each(), from `first` on; shuffled, as cases come in patterns that would leave
+// out the same variants of every shape.
+Cases sampled_cases(std::size_t first, int of_every_run) {
+  const auto each = static_cast<std::size_t>(tessera::testing::sampled_each(of_every_run));
+  Cases all = all_cases();
+  if (each > 1) std::ranges::shuffle(all, std::mt19937(1));
+  Cases some;
+  for (std::size_t i = first % each; i < all.size(); i += each) some.push_back(all[i]);
+  return some;
+}
+
 // The table itself, where no GPU is: every call of it is legal, and the harness tells a wrong result.
 TEST(CudaTable, HoldsOnTheCpu) {
-  for (const Case& one : all_cases())
+  for (const Case& one : sampled_cases(0, 4))
     compare(one, run(one, DeviceType::cpu, std::min(2, kMostThreads), 1), run(one, DeviceType::cpu, 1, 0));
 }
 
@@ -1081,22 +1109,11 @@ TEST(CudaErrors, WithoutAGpuACallSaysSo) {
   EXPECT_THROW(matmul(context, product, &x, &x, nullptr, &x), EnvironmentError);
 }
 
-// All or, where TESSERA_SAMPLE is set, one in so many, from `first` on; shuffled, as cases come in patterns
-// that would leave out the same variants of every shape.
-Cases sampled_cases(std::size_t first) {
-  const auto each = static_cast<std::size_t>(tessera::testing::sampled_each(1));
-  Cases all = all_cases();
-  if (each > 1) std::ranges::shuffle(all, std::mt19937(1));
-  Cases some;
-  for (std::size_t i = first % each; i < all.size(); i += each) some.push_back(all[i]);
-  return some;
-}
-
 class CudaOps : public ::testing::TestWithParam<int> {};  // by how many elements tensors are shifted
 
 TEST_P(CudaOps, AgreeWithTheCpu) {
   if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
-  for (const Case& one : sampled_cases(static_cast<std::size_t>(GetParam())))
+  for (const Case& one : sampled_cases(static_cast<std::size_t>(GetParam()), 1))
     compare(one, run(one, DeviceType::cuda, 1, GetParam()), run(one, DeviceType::cpu, 1, 0));
 }
 

@@ -222,12 +222,23 @@ void check_partial(const LinearShape& s, int threads) {
   expect_close(y, r.forward(r.input, r.weight, {}), tolerance_of(DType::fp32), "linear_forward_partial");
   expect_close(dx, r.input_gradient(dy.doubles()), tolerance_of(DType::fp32),
                "linear_backward_input_partial");
+  Tensor dw(DType::fp32, s.out * s.in);
+  for (const float beta : {0.0f, 1.0f}) {  // twice the same
+    linear_backward_weight_partial(context, s, dy.data(), x.data(), beta, dw.floats());
+    Doubles expected = r.weight_gradient(dy.doubles());
+    for (double& element : expected) element *= 1 + beta;
+    expect_close(dw, expected, tolerance_of(DType::fp32), "linear_backward_weight_partial");
+  }
   if (s.type != DType::fp32) return;
   const TestContext whole(threads, linear_workspace_bytes(s, threads));
   Tensor same_y(s.type, y.numel()), same_dx(s.type, dx.numel());
   linear_forward(whole, s, x.data(), w.data(), nullptr, same_y.data());
   linear_backward_input(whole, s, dy.data(), w.data(), 0.0f, same_dx.data());
   EXPECT_TRUE(y == same_y && dx == same_dx);
+  Tensor same_dw(s.type, dw.numel());
+  for (const float beta : {0.0f, 1.0f})
+    linear_backward_weight(whole, s, dy.data(), x.data(), beta, same_dw.data());
+  EXPECT_TRUE(dw == same_dw);
 }
 
 TEST(Linear, PartialSumsMatchFloat64AndInFp32TheLayersBits) {

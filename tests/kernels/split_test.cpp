@@ -35,6 +35,32 @@ TEST(FinishSum, IsTheRoundedSum) {
       }
 }
 
+// The output's own values take the place of the bias, each of them once.
+TEST(AddSum, IsTheRoundedSum) {
+  for (const DType type : kComputeTypes)
+    for (const int threads : {1, 2, kMostThreads})
+      for (const std::int64_t channels : {1, 15, 16, 771}) {
+        const SumShape shape = {.rows = 53, .channels = channels, .type = type};
+        Random random(static_cast<std::uint64_t>(channels));
+        const Tensor sum = random.tensor(DType::fp32, 53 * channels),
+                     before = random.tensor(type, sum.numel());
+        const auto* const sums = static_cast<const float*>(sum.data());
+        Tensor written(type, sum.numel()), added = before;  // the first is full of NaN
+        add_sum(TestContext(threads), shape, sums, 0.0f, written.data());
+        EXPECT_TRUE(written == Tensor(type, sum.doubles()));
+        add_sum(TestContext(threads), shape, sums, 1.0f, added.data());
+        Tensor in_fp32(DType::fp32, sum.numel());
+        for (std::int64_t i = 0; i < sum.numel(); ++i) in_fp32.set(i, sum.get(i) + before.get(i));
+        EXPECT_TRUE(added == Tensor(type, in_fp32.doubles()));
+      }
+}
+
+TEST(AddSum, RefusesAnotherBeta) {
+  Tensor t(DType::fp32, 4);
+  EXPECT_THROW(add_sum(TestContext(1), {.rows = 1, .channels = 2}, t.floats(), 0.5f, t.floats() + 2),
+               UsageError);
+}
+
 // A layer whose inner dim is split: the ranks' partial sums, added, then rounded with the bias.
 TEST(FinishSum, EndsALayerThatRanksSplit) {
   for (const DType type : kComputeTypes)

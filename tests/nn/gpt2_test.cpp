@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/error.h"
+#include "tessera/fine_tuning.h"
 #include "tests/nn/gpt2_fixture.h"
 
 namespace tessera::testing {
@@ -229,6 +230,31 @@ TEST(Gpt2, LogitsAreBounded) {
   const std::int64_t row = 4 * Gpt2Config::preset("gpt2-tiny").vocabulary;
   EXPECT_GE(workspace(0) - workspace(64 * row), (kBatch.tokens() - 64) * row);
   EXPECT_THROW(workspace(-1), UsageError);
+}
+
+// In fp32 only where that differs from the gradient's type, and where there is something to add.
+TEST(Gpt2, TheGradientOfTheHeadIsSummedInFp32OverChunks) {
+  constexpr BatchShape kBatch = {.sequences = 4, .length = 64};
+  Gpt2Config config = Gpt2Config::preset("gpt2-tiny");
+  const std::int64_t row = 4 * config.vocabulary;
+  const auto sum_bytes = [&](DType type, std::int64_t rows, const Target& target, bool frozen) {
+    config.logits_bytes = rows * row;
+    Model model = make_gpt2(config, type);
+    if (frozen) model = with_frozen(std::move(model), {"embed.token"});  // which the head shares
+    const UnitGraph graph = model.modules.back()->needs(kBatch, target).activations;
+    for (const ValueSpec& value : graph.values)
+      if (value.name == "weight.sum") return value.bytes;
+    ADD_FAILURE() << "no such value";
+    return std::int64_t{-1};
+  };
+  const std::int64_t numel = config.vocabulary * config.channels;
+  const Target alone, of_two(1, DeviceType::cpu, 2);
+  EXPECT_EQ(sum_bytes(DType::bf16, 64, alone, false), 4 * numel);
+  EXPECT_EQ(sum_bytes(DType::bf16, 256, alone, false), 0) << "one chunk";
+  EXPECT_EQ(sum_bytes(DType::fp32, 64, alone, false), 0);
+  EXPECT_EQ(sum_bytes(DType::bf16, 64, alone, true), 0) << "frozen";
+  EXPECT_EQ(sum_bytes(DType::bf16, 64, of_two, false), 4 * numel / 2);
+  EXPECT_EQ(sum_bytes(DType::bf16, 64, of_two, true), 0);
 }
 
 TEST(Gpt2, RefusesBadTokensAndRows) {
