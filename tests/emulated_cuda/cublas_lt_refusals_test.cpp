@@ -81,7 +81,60 @@ TEST_F(CublasLt, RefusesShapesAndTypesThatDoNotGoTogether) {
   with(d_layout_, layout(CUDA_R_16BF, kM, kN, kM), "types do not go together", CUBLAS_STATUS_NOT_SUPPORTED);
   use_bias();
   set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{CUDA_R_16BF});
-  expect_refused(choose(), "bias has not the type of D", CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_refused(choose(), "bias has not the type that goes with D", CUBLAS_STATUS_NOT_SUPPORTED);
+}
+
+// By what the heuristic says on GPU 1, which takes fp8: a Hopper, or what EMULATED_CUDA_ARCHITECTURE says
+// beyond.
+TEST_F(CublasLt, RefusesInFp8WhatTheRealOneDoes) {
+  cudaSetDevice(1);
+  const bool hopper = emulated_gpu_services()->compute_capability(1) == 90;
+  const std::int32_t by_32 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+                     by_128 = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                     by_squares = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                     right = hopper ? by_128 : by_32;
+  const auto refused = [&](const std::string& words) {
+    expect_refused(choose(), words, CUBLAS_STATUS_NOT_SUPPORTED);
+  };
+  const auto scales = [&](std::int32_t a, std::int32_t b) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, a);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b);
+  };
+  ASSERT_EQ(lt().cublasLtCreate(&handle_), CUBLAS_STATUS_SUCCESS);
+  scales(right, right);
+  refused("scales are fp8's");
+  a_layout_ = layout(CUDA_R_8F_E4M3, 48, 32, 48);
+  b_layout_ = layout(CUDA_R_8F_E4M3, 48, 16, 48);
+  c_layout_ = d_layout_ = layout(CUDA_R_16BF, 32, 16, 32);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{CUBLAS_OP_T});
+  ASSERT_EQ(choose(), CUBLAS_STATUS_SUCCESS) << last_refusal();
+  scales(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F);
+  refused("modes of scales do not go together");
+  scales(by_128, by_32);
+  refused("modes of scales do not go together");
+  scales(by_squares, by_squares);
+  refused("modes of scales do not go together");
+  scales(hopper ? by_32 : by_128, hopper ? by_32 : by_128);
+  refused("does not take such scales");
+  scales(right, right);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{CUBLAS_OP_N});
+  a_layout_ = layout(CUDA_R_8F_E4M3, 32, 48, 32);
+  refused("in fp8 A is transposed");
+  set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{CUBLAS_OP_T});
+  a_layout_ = layout(CUDA_R_8F_E4M3, 48, 32, 56);
+  refused("a multiple of 16, not 56");
+  a_layout_ = layout(CUDA_R_8F_E4M3, 48, 32, 48);
+  c_layout_ = d_layout_ = layout(CUDA_R_8F_E4M3, 32, 16, 32);
+  refused("types do not go together");
+  c_layout_ = d_layout_ = layout(CUDA_R_32F, 32, 16, 32);
+  use_bias();
+  refused("bias has not the type that goes with D");
+  set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{CUDA_R_16BF});
+  EXPECT_EQ(choose(), CUBLAS_STATUS_SUCCESS) << last_refusal();
+  expect_refused(try_set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, std::int32_t{3}), "no mode 3 of scales");
+  promise(8);
+  const cublasStatus_t asked = choose();
+  EXPECT_TRUE(asked != CUBLAS_STATUS_SUCCESS || found_ == 0 || chosen_.state != CUBLAS_STATUS_SUCCESS);
 }
 
 TEST_F(CublasLt, RefusesAlgorithmsOfOtherProducts) {

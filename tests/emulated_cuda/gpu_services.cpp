@@ -38,6 +38,12 @@ void load_kernel(const void* kernel, cudaStream_t stream) { load(kernel, stream)
 
 int gpu_of(cudaStream_t stream) { return work_of(stream)->ordinal(); }
 
+int compute_capability(int gpu) {
+  cudaDeviceProp properties{};
+  cudaGetDeviceProperties(&properties, gpu);
+  return 10 * properties.major + properties.minor;
+}
+
 void give(cudaStream_t stream, std::function<void()> kernel) {
   count_launch("matmul");
   const auto work = work_of(stream);
@@ -78,6 +84,7 @@ const tessera::emulated_cuda::GpuServices* emulated_gpu_services() {
   using namespace tessera::emulated_cuda;
   static constexpr GpuServices kServices = {.current_gpu = current_gpu,
                                             .gpu_of = gpu_of,
+                                            .compute_capability = compute_capability,
                                             .take_for_handles = take_for_handles,
                                             .reaches = reaches,
                                             .load = load_kernel,

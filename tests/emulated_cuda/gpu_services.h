@@ -12,6 +12,7 @@ namespace tessera::emulated_cuda {
 struct GpuServices {
   int (*current_gpu)();
   int (*gpu_of)(cudaStream_t stream);
+  int (*compute_capability)(int gpu);  // 90 for 9.0
   // What the handles of a library take of the GPU, once.
   void (*take_for_handles)(int gpu);
   // Whether all these bytes lie in one allocation of this GPU's memory, or of pinned memory.

@@ -101,15 +101,29 @@ TEST(CudaFp8, QuantizesToTheBytesOfTheCpu) {
                                  {"quantize", "multiples of 16 bytes"});
 }
 
-// A GPU before Hopper has no such products; the emulated one has a stand-in for cuBLASLt.
-bool multiplies_in_fp8() {
-  const CudaGpu gpu = read_cuda_machine().gpus.at(0);
-  return gpu.major >= 9 || gpu.name == "emulated";
-}
+// Makes the first GPU current that has such products, Hopper or later; the first of all again at its end.
+class GpuWithFp8 {
+ public:
+  GpuWithFp8() {
+    const std::vector<CudaGpu> gpus = read_cuda_machine().gpus;
+    for (std::size_t ordinal = 0; ordinal < gpus.size() && !found_; ++ordinal) {
+      found_ = gpus[ordinal].major >= 9;
+      if (found_) check_cuda(cudaSetDevice(static_cast<int>(ordinal)), "cudaSetDevice");
+    }
+  }
+  ~GpuWithFp8() { device::ignore_cuda(cudaSetDevice(0)); }
+  GpuWithFp8(const GpuWithFp8&) = delete;
+  GpuWithFp8& operator=(const GpuWithFp8&) = delete;
+  bool found() const { return found_; }
+
+ private:
+  bool found_ = false;
+};
 
 TEST(CudaFp8, LayersAgreeWithTheCpu) {
   if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
-  if (!multiplies_in_fp8()) GTEST_SKIP() << "the GPU has a compute capability below 9.0";
+  const GpuWithFp8 there;
+  if (!there.found()) GTEST_SKIP() << "no GPU has a compute capability of 9.0 or more";
   const LinearShape s = {.rows = 144, .in = 80, .out = 208, .type = DType::bf16, .fp8 = true};
   Random random(2);
   const Tensor input = random.tensor(s.type, s.rows * s.in), weight = random.tensor(s.type, s.in * s.out);

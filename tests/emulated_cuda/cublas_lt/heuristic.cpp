@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "tests/emulated_cuda/cublas_lt/problem.h"
+#include "tests/emulated_cuda/gpu_services.h"
 
 namespace tessera::emulated_cuda::cublas_lt {
 namespace {
@@ -21,9 +22,9 @@ std::uint64_t hash_of(const Problem& p, const Alignments& promised, std::uint64_
     for (const std::int64_t number :
          {std::int64_t{layout->type}, layout->rows, layout->columns, layout->leading})
       hash = mix(hash, static_cast<std::uint64_t>(number));
-  for (const std::uint64_t number :
-       std::initializer_list<std::uint64_t>{p.transpose_a, p.transpose_b, p.epilogue, promised.a, promised.b,
-                                            promised.c, promised.d, promised.bias, workspace_bytes})
+  for (const std::uint64_t number : std::initializer_list<std::uint64_t>{
+           p.transpose_a, p.transpose_b, p.epilogue, p.a_scale_mode, p.b_scale_mode, promised.a, promised.b,
+           promised.c, promised.d, promised.bias, workspace_bytes})
     hash = mix(hash, number);
   return hash;
 }
@@ -41,6 +42,11 @@ Split draw_split(std::uint64_t hash, std::uint32_t schemes) {
   const Split split = {.parts = 1 + static_cast<int>(hash % 3),
                        .by_chance = (schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0};
   return schemes == CUBLASLT_REDUCTION_SCHEME_NONE ? Split{} : split;
+}
+
+// Operands in fp8 begin at multiples of 16.
+bool lies_wrong_for_fp8(const Problem& p, const Alignments& promised) {
+  return p.is_fp8() && (promised.a < 16 || promised.b < 16);
 }
 
 bool lies_within_elements(const Problem& p, const Alignments& promised) {
@@ -109,15 +115,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     require_valid(results != nullptr && found != nullptr && wanted >= 1, "there is no place for results");
     const Description& description = descriptions().at(product);
     const Preference& preferred = preferences().at(preference);
-    const Problem problem =
-        problem_of(description, layouts().at(a), layouts().at(b), layouts().at(c), layouts().at(d));
+    const Problem problem = problem_of(description, layouts().at(a), layouts().at(b), layouts().at(c),
+                                       layouts().at(d), emulated_gpu_services()->compute_capability(gpu));
     const Alignments promised = {preferred.a, preferred.b, preferred.c, preferred.d,
                                  alignment_of(description.bias)};
     const std::uint64_t hash = hash_of(problem, promised, preferred.workspace_bytes);
-    if (lies_within_elements(problem, promised)) {
+    if (lies_within_elements(problem, promised) || lies_wrong_for_fp8(problem, promised)) {
       const cublasStatus_t status = say_none(hash, results[0], *found);
       require(status == CUBLAS_STATUS_SUCCESS, status,
-              "no algorithm takes a matrix that begins within an element");
+              "no algorithm takes a matrix that begins within an element, or in fp8 at no multiple of 16");
       return;
     }
     const Algorithm algorithm = {.problem = problem,

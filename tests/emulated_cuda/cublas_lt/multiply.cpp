@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "kernels/float_types.h"
+#include "kernels/fp8_math.h"
 
 namespace tessera::emulated_cuda::cublas_lt {
 namespace {
 
 using kernels::Bf16;
+using kernels::E4m3;
 using kernels::to_float;
 
 // A tile is what is summed at once: kRows lanes, and as many columns as registers hold.
@@ -23,17 +25,20 @@ struct Lines {
   cudaDataType_t type;
   std::int64_t count, k;
   std::int64_t line_stride, k_stride;
+  Scales scales;
 };
 
 Lines rows_of_a(const Product& p) {
   const bool turned = p.problem.transpose_a == CUBLAS_OP_T;
   const std::int64_t leading = p.problem.a.leading;
-  return {p.a, p.problem.a.type, p.problem.m, p.problem.k, turned ? leading : 1, turned ? 1 : leading};
+  return {p.a,       p.problem.a.type, p.problem.m, p.problem.k, turned ? leading : 1, turned ? 1 : leading,
+          p.a_scales};
 }
 Lines columns_of_b(const Product& p) {
   const bool turned = p.problem.transpose_b == CUBLAS_OP_T;
   const std::int64_t leading = p.problem.b.leading;
-  return {p.b, p.problem.b.type, p.problem.n, p.problem.k, turned ? 1 : leading, turned ? leading : 1};
+  return {p.b,       p.problem.b.type, p.problem.n, p.problem.k, turned ? 1 : leading, turned ? leading : 1,
+          p.b_scales};
 }
 
 // Groups of kWidth lines, one group behind the other; within it the lines' elements at each k side by side.
@@ -48,15 +53,18 @@ void pack(const Lines& lines, std::vector<double>& packed) {
     const std::int64_t width = std::min(kWidth, lines.count - first);
     for (std::int64_t k = 0; k < lines.k; ++k, to += kWidth)
       for (std::int64_t line = 0; line < width; ++line)
-        to[line] = to_float(from[line * lines.line_stride + k * lines.k_stride]);
+        to[line] =
+            to_float(from[line * lines.line_stride + k * lines.k_stride]) * lines.scales.at(first + line, k);
   }
 }
 template <std::int64_t kWidth>
 void pack(const Lines& lines, std::vector<double>& packed) {
   if (lines.type == CUDA_R_32F)
     pack<kWidth, float>(lines, packed);
-  else
+  else if (lines.type == CUDA_R_16BF)
     pack<kWidth, Bf16>(lines, packed);
+  else
+    pack<kWidth, E4m3>(lines, packed);
 }
 
 struct Tile {

@@ -26,7 +26,19 @@ cublasOperation_t read_operation(const void* value, std::size_t bytes) {
   return static_cast<cublasOperation_t>(operation);
 }
 
-bool is_known(std::int32_t type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+bool is_known(std::int32_t type) {
+  return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_8F_E4M3;
+}
+
+cublasLtMatmulMatrixScale_t read_scale_mode(const void* value, std::size_t bytes) {
+  const auto mode = read<std::int32_t>(value, bytes);
+  require_valid(mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F ||
+                    mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ||
+                    mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F ||
+                    mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                "the stand-in knows no mode " + std::to_string(mode) + " of scales");
+  return static_cast<cublasLtMatmulMatrixScale_t>(mode);
+}
 
 cublasLtEpilogue_t read_epilogue(const void* value, std::size_t bytes) {
   const auto epilogue = read<std::uint32_t>(value, bytes);
@@ -56,6 +68,18 @@ void set(Description& description, cublasLtMatmulDescAttributes_t attribute, con
       return;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       description.bias = read<const void*>(value, bytes);
+      return;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      description.a_scales = read<const void*>(value, bytes);
+      return;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      description.b_scales = read<const void*>(value, bytes);
+      return;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      description.a_scale_mode = read_scale_mode(value, bytes);
+      return;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      description.b_scale_mode = read_scale_mode(value, bytes);
       return;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: {
       const auto type = read<std::int32_t>(value, bytes);

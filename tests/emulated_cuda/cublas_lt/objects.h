@@ -26,7 +26,7 @@ struct Layout {
   std::int64_t rows = 0, columns = 0;
   std::int64_t leading = 0;  // elements from one column to the next
 
-  std::int64_t element_bytes() const { return type == CUDA_R_32F ? 4 : 2; }
+  std::int64_t element_bytes() const { return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1; }
   std::int64_t bytes() const { return ((columns - 1) * leading + rows) * element_bytes(); }
   bool operator==(const Layout&) const = default;
 };
@@ -36,6 +36,9 @@ struct Description {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   int bias_type = -1;  // a cudaDataType_t; -1: the type of D
+  const void *a_scales = nullptr, *b_scales = nullptr;
+  cublasLtMatmulMatrixScale_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  cublasLtMatmulMatrixScale_t b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 };
 
 struct Preference {

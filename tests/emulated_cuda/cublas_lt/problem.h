@@ -15,15 +15,20 @@ struct Problem {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   cudaDataType_t bias_type = CUDA_R_32F;
+  cublasLtMatmulMatrixScale_t a_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  cublasLtMatmulMatrixScale_t b_scale_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 
+  bool is_fp8() const { return a.type == CUDA_R_8F_E4M3; }
   bool has_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS; }
   bool operator==(const Problem&) const = default;
 };
 
 // Refuses shapes that do not go together, leading dims that are shorter than a column, and types that
-// cuBLASLt does not combine.
+// cuBLASLt does not combine. In fp8 also dims and places that are no multiples of 16, operands without the
+// dim that is summed over first, and scales that do not go together or that a GPU of that compute capability
+// does not take.
 Problem problem_of(const Description& description, const Layout& a, const Layout& b, const Layout& c,
-                   const Layout& d);
+                   const Layout& d, int compute_capability);
 
 // "D[16, 509] of type 0 = ...", for messages.
 std::string words_of(const Problem& problem);

@@ -90,7 +90,7 @@ void check_apart(const Workspace& workspace, const char* name, const void* data,
 
 void check_bias(int gpu, const Algorithm& algorithm, const void* bias, const Workspace& workspace) {
   const Problem& problem = algorithm.problem;
-  const std::size_t bytes = static_cast<std::size_t>(problem.m * problem.d.element_bytes());
+  const auto bytes = static_cast<std::size_t>(problem.m * Layout{.type = problem.bias_type}.element_bytes());
   require_valid(bias != nullptr, "the bias is null");
   require_valid(alignment_of(bias) >= algorithm.promised.bias,
                 "the bias lies " + at(bias) + "; the one that the heuristic saw was aligned to " +
@@ -100,6 +100,18 @@ void check_bias(int gpu, const Algorithm& algorithm, const void* bias, const Wor
   check_apart(workspace, "the bias", bias, bytes);
 }
 
+void check_scales(int gpu, const char* name, const Scales& scales, const Workspace& workspace) {
+  const auto bytes = static_cast<std::size_t>(scales.bytes());
+  if (bytes == 0) return;
+  require_valid(scales.data != nullptr, std::string(name) + "'s scales are null");
+  require_valid(alignment_of(scales.data) >= 16,
+                std::string(name) + "'s scales lie " + at(scales.data) + "; they begin at a multiple of 16");
+  if (!emulated_gpu_services()->reaches(gpu, scales.data, bytes))
+    end_process(std::string(name) + "'s scales do not lie within one allocation of GPU " +
+                std::to_string(gpu) + "'s memory");
+  check_apart(workspace, name, scales.data, bytes);
+}
+
 // The real library's kernels, of which a product needs one: by type, transposes, epilogue and alignment.
 const void* kernel_of(const Algorithm& algorithm, std::uint32_t alignment) {
   static std::array<char, 4096> kernels;
@@ -107,8 +119,8 @@ const void* kernel_of(const Algorithm& algorithm, std::uint32_t alignment) {
   const std::size_t which = (p.a.type == CUDA_R_32F ? 1U : 0U) | (p.d.type == CUDA_R_32F ? 2U : 0U) |
                             (p.transpose_a == CUBLAS_OP_T ? 4U : 0U) |
                             (p.transpose_b == CUBLAS_OP_T ? 8U : 0U) | (p.has_bias() ? 16U : 0U) |
-                            (algorithm.workspace_bytes > 0 ? 32U : 0U);
-  return &kernels[64 * std::min<std::uint32_t>(alignment, 16) + which];
+                            (algorithm.workspace_bytes > 0 ? 32U : 0U) | (p.is_fp8() ? 64U : 0U);
+  return &kernels[128 * std::min<std::uint32_t>(alignment, 16) + which];
 }
 
 float scale_at(const void* scale, const char* name) {
@@ -151,6 +163,8 @@ std::uint32_t check_places(int gpu, const Algorithm& algorithm, const Product& w
   }
   check_overlaps(operands[0], operands[1], operands[2], operands[3]);
   if (problem.has_bias()) check_bias(gpu, algorithm, work.bias, workspace);
+  check_scales(gpu, "A", work.a_scales, workspace);
+  check_scales(gpu, "B", work.b_scales, workspace);
   return least;
 }
 
@@ -169,8 +183,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   return answer([&] {
     const int gpu = gpu_of(handle);
     const Description& description = descriptions().at(product);
-    const Problem problem = problem_of(description, layouts().at(a_layout), layouts().at(b_layout),
-                                       layouts().at(c_layout), layouts().at(d_layout));
+    const Problem problem =
+        problem_of(description, layouts().at(a_layout), layouts().at(b_layout), layouts().at(c_layout),
+                   layouts().at(d_layout), emulated_gpu_services()->compute_capability(gpu));
     const Algorithm& algorithm = check_algorithm(gpu, problem, kept);
     check_stream(gpu, stream);
     const Product work = {.problem = problem,
@@ -179,6 +194,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                           .a = a,
                           .b = b,
                           .bias = problem.has_bias() ? description.bias : nullptr,
+                          .a_scales = {problem.a_scale_mode, description.a_scales, problem.m, problem.k},
+                          .b_scales = {problem.b_scale_mode, description.b_scales, problem.n, problem.k},
                           .c = c,
                           .d = d,
                           .split = algorithm.split};

@@ -22,15 +22,26 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 };
 using cudaDataType = cudaDataType_t;
 
 enum cublasLtMatmulDescAttributes_t {
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,          // int32_t, a cublasOperation_t
-  CUBLASLT_MATMUL_DESC_TRANSB = 4,          // the same
-  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,        // uint32_t, a cublasLtEpilogue_t
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,    // void*, of the device
-  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26  // int32_t, a cudaDataType_t; unset: the type of D
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,            // int32_t, a cublasOperation_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,            // the same
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,          // uint32_t, a cublasLtEpilogue_t
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,      // void*, of the device
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,  // const void*, of the device
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,  // int32_t, a cudaDataType_t; unset: the type of D
+  CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,    // int32_t, a cublasLtMatmulMatrixScale_t
+  CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32
+};
+// See scales.h of the stand-in.
+enum cublasLtMatmulMatrixScale_t {
+  CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+  CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 = 2,
+  CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F = 4,
+  CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F = 5
 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
 enum cublasLtReductionScheme_t {
