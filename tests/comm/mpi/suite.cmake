@@ -1,6 +1,6 @@
 # What every MPI library must pass: the contract and the bitwise matrix by processes, and how a run ends when one of
 # them fails. Wanted before: `suite`, with which the names of tests and programs begin; `launcher`; `libraries`, which
-# are linked before Tessera's own.
+# are linked before Tessera's own; `worlds`, the numbers of processes of contract and matrix.
 set(environment "MPIEXEC=${launcher}" ${leaks})
 
 # suite_program(NAME SOURCES ... LINK ...): registered once for each number of processes.
@@ -9,7 +9,7 @@ function(suite_program name)
   add_executable(${suite}_${name} ${ARG_SOURCES} harness.cpp)
   target_include_directories(${suite}_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${suite}_${name} PRIVATE ${libraries} ${ARG_LINK} tessera_flags GTest::gtest)
-  foreach(ranks 2 4)
+  foreach(ranks ${worlds})
     mpi_script_test(${suite}_${name}_${ranks} ${launch} ${ranks} $<TARGET_FILE:${suite}_${name}>)
     tessera_timeout(300 ${suite}_${name}_${ranks})
     tessera_computes(${suite}_${name}_${ranks})
