@@ -120,25 +120,27 @@ class GpuWithFp8 {
   bool found_ = false;
 };
 
-TEST(CudaFp8, LayersAgreeWithTheCpu) {
-  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
-  const GpuWithFp8 there;
-  if (!there.found()) GTEST_SKIP() << "no GPU has a compute capability of 9.0 or more";
-  const LinearShape s = {.rows = 144, .in = 80, .out = 208, .type = DType::bf16, .fp8 = true};
-  Random random(2);
+// `turn`, 1 or 2: other numbers, and a workspace that lies elsewhere, so that no pointer is that of the turn
+// before.
+void check_layers(const LinearShape& s, int turn) {
+  SCOPED_TRACE(std::to_string(s.in) + " inputs, turn " + std::to_string(turn));
+  const float beta = turn == 1 ? 1.0f : 0.0f;
+  Random random(static_cast<std::uint64_t>(turn));
   const Tensor input = random.tensor(s.type, s.rows * s.in), weight = random.tensor(s.type, s.in * s.out);
   const Tensor bias = random.tensor(s.type, s.out), gradient = random.tensor(s.type, s.rows * s.out);
   const Tensor before = random.tensor(s.type, s.in * s.out, 10.0);
   const Stream stream;
   const Target gpu(1, DeviceType::cuda);
   const std::int64_t bytes = std::max(linear_workspace_bytes(s, gpu), linear_partial_workspace_bytes(s, gpu));
-  const OnGpu workspace(bytes), x(input), w(weight), b(bias), dy(gradient);
+  const std::int64_t before_it = 512 * turn;
+  const OnGpu workspace(before_it + bytes), x(input), w(weight), b(bias), dy(gradient);
   const OnGpu y(gradient.numel() * 2), dx(input.numel() * 2), sum(gradient.numel() * 4);
   const OnGpu dw(before);
-  const ComputeContext context = stream.context(&workspace, bytes);
+  ComputeContext context = stream.context(&workspace, bytes);
+  context.workspace.data = static_cast<char*>(workspace.data()) + before_it;
   linear_forward(context, s, x.data(), w.data(), b.data(), y.data());
   linear_backward_input(context, s, dy.data(), w.data(), 0.0f, dx.data());
-  linear_backward_weight(context, s, dy.data(), x.data(), 1.0f, dw.data());
+  linear_backward_weight(context, s, dy.data(), x.data(), beta, dw.data());
   linear_forward_partial(context, s, x.data(), w.data(), sum.floats());
 
   const TestContext cpu(1, std::max(linear_workspace_bytes(s, 1), linear_partial_workspace_bytes(s, 1)));
@@ -146,12 +148,26 @@ TEST(CudaFp8, LayersAgreeWithTheCpu) {
   Tensor its_sum(DType::fp32, gradient.numel());
   linear_forward(cpu, s, input.data(), weight.data(), bias.data(), its_y.data());
   linear_backward_input(cpu, s, gradient.data(), weight.data(), 0.0f, its_dx.data());
-  linear_backward_weight(cpu, s, gradient.data(), input.data(), 1.0f, its_dw.data());
+  linear_backward_weight(cpu, s, gradient.data(), input.data(), beta, its_dw.data());
   linear_forward_partial(cpu, s, input.data(), weight.data(), its_sum.floats());
   expect_close(y.tensor(s.type), its_y.doubles(), 0.025, "forward");
   expect_close(dx.tensor(s.type), its_dx.doubles(), 0.025, "gradient of the input");
   expect_close(dw.tensor(s.type), its_dw.doubles(), 0.025, "gradient of the weight");
   expect_close(sum.tensor(DType::fp32), its_sum.doubles(), 2e-5, "forward in fp32");
+}
+
+// The products of a layer whose three extents are equal differ in their tiles alone, where beta is 0.
+TEST(CudaFp8, LayersAgreeWithTheCpu) {
+  if (const std::string missing = missing_gpu(); !missing.empty()) GTEST_SKIP() << missing;
+  const GpuWithFp8 there;
+  if (!there.found()) GTEST_SKIP() << "no GPU has a compute capability of 9.0 or more";
+  for (const LinearShape& s : {LinearShape{144, 80, 208}, LinearShape{144, 144, 144}})
+    for (const int turn : {1, 2}) {
+      LinearShape layer = s;
+      layer.type = DType::bf16;
+      layer.fp8 = true;
+      check_layers(layer, turn);
+    }
 }
 
 // By the formulas of cuBLASLt's documentation (12.9, "1D Block Scaling Factors Layout"): within 128 rows and
