@@ -1,20 +1,19 @@
 #include "src/device/activity.h"
 
+#include "src/device/simulator.h"
+
 namespace tessera::device {
-namespace {
-
-thread_local const Activity* innermost = nullptr;
-
-}  // namespace
-
 Activity::Activity(Describe describe, const void* context) noexcept
-    : describe_(describe), context_(context), outer_(innermost) {
-  innermost = this;
+    : describe_(describe), context_(context), outer_(thread_state().innermost) {
+  thread_state().innermost = this;
 }
 
-Activity::~Activity() { innermost = outer_; }
+Activity::~Activity() { thread_state().innermost = outer_; }
 
-std::string Activity::current() { return innermost == nullptr ? std::string() : innermost->text(); }
+std::string Activity::current() {
+  const Activity* const innermost = thread_state().innermost;
+  return innermost == nullptr ? std::string() : innermost->text();
+}
 
 std::string Activity::text() const {
   const std::string own = describe_(context_);

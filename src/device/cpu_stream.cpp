@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <future>
 #include <system_error>
 
 #include "src/device/time_text.h"
 #include "tessera/error.h"
-#include "tessera/machine.h"
 
 namespace tessera::device {
 
@@ -62,17 +60,13 @@ void CallerStream::wait(Event event) {
 
 // ---- on a thread ----
 
-namespace {
-thread_local bool serves = false;
-}  // namespace
-
-bool serves_stream() noexcept { return serves; }
+bool serves_stream() noexcept { return thread_state().serves_stream; }
 
 ThreadStream::Queue::Queue(const StreamOptions& options, const StreamSettings& settings)
     : state(options, settings), ring(static_cast<std::size_t>(options.capacity)) {}
 
 void ThreadStream::Queue::serve() {
-  serves = true;
+  thread_state().serves_stream = true;
   for (std::uint64_t ticket = 1;; ++ticket) {
     work.wait(state.settings.policy, kForever,
               [&] { return state.submitted.load() >= ticket || stop.load(); });
@@ -100,28 +94,13 @@ void ThreadStream::Queue::perform(const Operation& operation) {
 
 ThreadStream::ThreadStream(const StreamOptions& options, const StreamSettings& settings)
     : queue_(std::make_shared<Queue>(options, settings)) {
-  std::promise<void> started;
-  std::future<void> start = started.get_future();
   try {
     // The thread shares the queue: should it never end, it outlives this stream without touching freed
     // memory.
-    thread_ = std::thread([queue = queue_, report = std::move(started)]() mutable {
-      try {
-        bind_thread(queue->state.options.cpus, queue->state.options.name);
-        report.set_value();
-      } catch (...) {
-        report.set_exception(std::current_exception());
-        return;
-      }
-      queue->serve();
-    });
-    start.get();
+    thread_ = Thread(options.name, options.cpus, [queue = queue_] { queue->serve(); });
   } catch (const std::system_error& error) {
     throw EnvironmentError(
         fmt::format("cannot start the thread of stream '{}': {}", options.name, error.what()));
-  } catch (...) {
-    if (thread_.joinable()) thread_.join();
-    throw;
   }
 }
 

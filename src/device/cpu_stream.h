@@ -3,8 +3,8 @@
 #pragma once
 
 #include <limits>
-#include <thread>
 
+#include "src/device/thread.h"
 #include "src/device/wait.h"
 #include "tessera/device.h"
 
@@ -106,7 +106,7 @@ class ThreadStream final : public Stream {
   void submit(const Operation& operation);
 
   std::shared_ptr<Queue> queue_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 // Whether the calling thread belongs to a ThreadStream.

@@ -1,6 +1,7 @@
 #include <mutex>
 #include <utility>
 
+#include "src/device/wait.h"
 #include "tessera/device.h"
 #include "tessera/error.h"
 
@@ -40,6 +41,7 @@ bool FailureFlag::set(std::exception_ptr cause) {
     hooks.swap(state_->hooks);
     state_->failed.store(true);
   }
+  device::wake_all();
   for (const auto& hook : hooks) hook(text);
   return true;
 }

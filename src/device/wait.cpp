@@ -68,7 +68,19 @@ Signal::Sleeper::Sleeper(Signal& signal, nanoseconds timeout)
   signal_.sleepers_.fetch_add(1);
 }
 
+// All of the limit at once: a wake-up that is lost then shows.
+bool Signal::Sleeper::sleep_simulated(Simulator& simulated, std::uint32_t epoch) {
+  nanoseconds limit = kForever;
+  if (slice_ != kForever) {
+    limit = std::min<nanoseconds>(patience_.left(), Patience::kMostAtOnce);
+    if (limit <= nanoseconds::zero()) return false;
+  }
+  overslept_ = signal_.epoch_.load() == epoch && !simulated.sleep(&signal_.epoch_, limit);
+  return true;
+}
+
 bool Signal::Sleeper::sleep(std::uint32_t epoch) {
+  if (Simulator* const simulated = simulator()) return sleep_simulated(*simulated, epoch);
   if (slice_ == kForever) {
     futex_wait(signal_.epoch_, epoch, kForever);
     return true;
@@ -82,6 +94,7 @@ bool Signal::Sleeper::sleep(std::uint32_t epoch) {
 
 void Signal::wake() noexcept {
   epoch_.fetch_add(1);
+  if (Simulator* const simulated = simulator()) return simulated->wake(&epoch_);
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&epoch_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr,
           0);
 }
@@ -91,10 +104,18 @@ void Pauses::pause() const {
   if (Clock::now() - begin_ < kYieldFor)
     sched_yield();
   else
-    std::this_thread::sleep_for(sleep_);
+    pause_for(sleep_);
+}
+
+void pause_for(nanoseconds time) {
+  if (Simulator* const simulated = simulator())
+    simulated->sleep(nullptr, time);
+  else
+    std::this_thread::sleep_for(time);
 }
 
 void sleep_until_exactly(Clock::time_point time) {
+  if (simulator() != nullptr) return pause_for(time - Clock::now());
   constexpr std::chrono::microseconds kYieldFor{200};  // longer than a kernel takes to wake a thread
   std::this_thread::sleep_until(time - kYieldFor);
   while (Clock::now() < time) sched_yield();

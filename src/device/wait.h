@@ -11,11 +11,24 @@
 #include <string_view>
 
 #include "hwy/cache_control.h"
+#include "src/device/simulator.h"
 #include "tessera/device.h"
 
 namespace tessera::device {
 
-using Clock = std::chrono::steady_clock;
+// The machine's steady clock or, in a simulated world, that world's.
+struct Clock {
+  using duration = std::chrono::steady_clock::duration;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::steady_clock::time_point;
+  static constexpr bool is_steady = true;
+
+  static time_point now() noexcept {
+    Simulator* const simulated = simulator();
+    return simulated == nullptr ? std::chrono::steady_clock::now() : simulated->now();
+  }
+};
 
 struct WaitPolicy {
   int spins = 0;   // checks with a pause instruction between them
@@ -86,6 +99,10 @@ class Yields {
 // Checks ready() for a while, before the thread sleeps. Returns whether it became true.
 template <class Ready>
 bool is_soon(const WaitPolicy& policy, const Ready& ready) {
+  if (Simulator* const simulated = simulator()) {
+    simulated->yield();
+    return ready();
+  }
   if (ready()) return true;
   if (Crowd::of_process().is_there()) return false;
   for (int i = 1; i < policy.spins; ++i) {
@@ -101,6 +118,8 @@ bool is_soon(const WaitPolicy& policy, const Ready& ready) {
 // suspended, counts little: if it waits for one of its own threads, that one did not run either.
 class Patience {
  public:
+  static constexpr std::chrono::seconds kMostAtOnce{1};
+
   explicit Patience(std::chrono::nanoseconds limit) : left_(limit) {}
   // 0 or less if the time is over. Call it every few milliseconds.
   std::chrono::nanoseconds left() {
@@ -112,8 +131,6 @@ class Patience {
   bool over() { return left() <= std::chrono::nanoseconds::zero(); }
 
  private:
-  static constexpr std::chrono::seconds kMostAtOnce{1};
-
   std::chrono::nanoseconds left_;
   Clock::time_point looked_ = Clock::now();
 };
@@ -154,7 +171,10 @@ class Signal {
     for (;;) {
       const std::uint32_t epoch = epoch_.load();  // read before the check: a notify() after this ends the
                                                   // sleep
-      if (ready()) return true;
+      if (ready()) {
+        sleeper.note_why();
+        return true;
+      }
       if (!sleeper.sleep(epoch)) return false;
     }
   }
@@ -168,9 +188,15 @@ class Signal {
     Sleeper(const Sleeper&) = delete;
     Sleeper& operator=(const Sleeper&) = delete;
     bool sleep(std::uint32_t epoch);  // false if the time has passed
+    void note_why() const noexcept {
+      if (overslept_) simulator()->note_lost_wake();
+    }
 
    private:
+    bool sleep_simulated(Simulator& simulated, std::uint32_t epoch);
+
     Signal& signal_;
+    bool overslept_ = false;  // in a simulated world: nobody had woken it when the time had passed
     Patience patience_;
     std::chrono::nanoseconds slice_;
   };
@@ -180,6 +206,14 @@ class Signal {
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> sleepers_{0};
 };
+
+// Sleeps, between looks at what nobody tells of.
+void pause_for(std::chrono::nanoseconds time);
+// Something has failed or ended that waits look at, each few milliseconds: in a simulated world, where they
+// sleep until they are woken, they do so now.
+inline void wake_all() noexcept {
+  if (Simulator* const simulated = simulator()) simulated->wake_all();
+}
 
 // Delays for tests. Sleeps until shortly before the time, then yields until it, so that it ends within
 // microseconds of the time if a core is free. A time of 0 or less returns at once.

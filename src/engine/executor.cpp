@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 
 #include "kernels/elementwise.h"
 #include "kernels/gate.h"
@@ -126,12 +125,12 @@ void Executor::name_ranges() {
 // first lane goes. The failure that ended the step ends such waits.
 Executor::~Executor() {
   drop_capture();
-  const auto limit = std::chrono::steady_clock::now() + 10 * options_.waits.deadline;
+  const auto limit = device::Clock::now() + 10 * options_.waits.deadline;
   for (const std::unique_ptr<Stream>& lane : lanes_) {
     if (!lane) continue;
     const Event last = lane->record();
-    while (!lane->done(last) && std::chrono::steady_clock::now() < limit)
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    while (!lane->done(last) && device::Clock::now() < limit)
+      device::pause_for(std::chrono::microseconds(100));
   }
 }
 

@@ -47,7 +47,7 @@ void StepTrace::start(const Program& program, Stream& compute) {
   program_ = &program;
   if (!on_) return;
   marks_->begin(compute);
-  start_ = std::chrono::steady_clock::now();
+  start_ = device::Clock::now();
 }
 
 void StepTrace::waits(InstructionId id, Stream& compute) {
@@ -63,7 +63,7 @@ void StepTrace::issued(Stream& compute) {
 }
 
 double StepTrace::since_start_us() const {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
+  return std::chrono::duration<double, std::micro>(device::Clock::now() - start_).count();
 }
 
 void StepTrace::finish(InstructionId count) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "src/device/wait.h"
 #include "tessera/device.h"
 #include "tessera/engine.h"
 #include "tessera/program.h"
@@ -57,7 +58,7 @@ class StepTrace {
   bool next_on_ = false;
   bool on_ = false;
   const Program* program_ = nullptr;
-  std::chrono::steady_clock::time_point start_;
+  device::Clock::time_point start_;
   double issue_us_ = 0;
   std::vector<InstructionId> waited_;  // what the compute lane waited before
   std::vector<TraceSpan> spans_;

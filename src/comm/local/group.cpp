@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 namespace tessera::comm {
 
@@ -85,7 +84,7 @@ void LocalGroup::abandon(int me, nanoseconds deadline) noexcept {
   device::Patience patience(deadline);
   for (int member = 0; member < members(); ++member)
     while (member != me && slot(member).reading.load() && !patience.over())
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      device::pause_for(std::chrono::microseconds(50));
 }
 
 // ---- messages ----

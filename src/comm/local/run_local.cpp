@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <system_error>
-#include <thread>
 
 #include "src/comm/local/backend.h"
+#include "src/device/thread.h"
+#include "src/device/wait.h"
 #include "tessera/id_vector.h"
 #include "tessera/machine.h"
 
@@ -30,9 +31,9 @@ struct Run {
   const std::shared_ptr<comm::LocalWorld> world;
   IdVector<Communicator> communicators;
   const std::function<void(Communicator)> rank_main;
+  std::atomic<int> ended{0};
+  device::Signal changed;
   std::mutex mutex;  // guards the rest
-  std::condition_variable changed;
-  int ended = 0;
   int first_to_throw = -1;
   IdVector<std::exception_ptr> causes;
   IdVector<std::string> messages;
@@ -52,12 +53,14 @@ void Run::run_rank(int rank) {
 void Run::end_rank(int rank, std::exception_ptr cause, const std::string& message) {
   if (cause) world->fail(rank, rank, message);
   world->end(rank);
-  const std::lock_guard lock(mutex);
-  if (cause && first_to_throw < 0) first_to_throw = rank;
-  causes[rank] = std::move(cause);
-  messages[rank] = message;
-  ++ended;
-  changed.notify_all();
+  {
+    const std::lock_guard lock(mutex);
+    if (cause && first_to_throw < 0) first_to_throw = rank;
+    causes[rank] = std::move(cause);
+    messages[rank] = message;
+  }
+  ended.fetch_add(1);
+  changed.notify();
 }
 
 // False where some are still running when the deadline has passed since the first failure. Whoever did not
@@ -70,15 +73,17 @@ bool Run::wait_for_all() {
       if (!world->ended(rank) && !world->late(rank)) return false;
     return true;
   };
-  std::unique_lock lock(mutex);
-  while (ended < world->ranks()) {
-    if (const auto failure = world->first_failure()) {
-      const std::chrono::nanoseconds patience =
-          waits_for_late_only() ? std::min<std::chrono::nanoseconds>(deadline, kToHear) : deadline;
-      if (device::Clock::now() >= failure->time + patience) return false;
-    }
-    changed.wait_for(lock, std::chrono::milliseconds(20));
-  }
+  const auto is_over = [&] {
+    const auto failure = world->first_failure();
+    if (!failure) return false;
+    const std::chrono::nanoseconds patience =
+        waits_for_late_only() ? std::min<std::chrono::nanoseconds>(deadline, kToHear) : deadline;
+    return device::Clock::now() >= failure->time + patience;
+  };
+  const auto all_ended = [&] { return ended.load() == world->ranks(); };
+  const device::WaitPolicy blocks = device::WaitPolicy::choose(Waiting::block, 0);
+  while (!changed.wait(blocks, std::chrono::milliseconds(20), all_ended))
+    if (is_over()) return all_ended();
   return true;
 }
 
@@ -109,12 +114,10 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
   const auto run = std::make_shared<Run>(world, options, rank_main);
   const std::vector<int> cores = options.pin ? allowed_cores() : std::vector<int>{};
   const auto cores_of = [&](int rank) { return share_of_cores(cores, rank, world); };
-  std::vector<std::thread> threads;
+  std::vector<device::Thread> threads;
   for (int rank = 1; rank < world; ++rank) try {
-      threads.emplace_back([run, rank, own = cores_of(rank)] {
-        bind_thread(own, fmt::format("rank {}", rank));
-        run->run_rank(rank);
-      });
+      threads.emplace_back(fmt::format("rank {}", rank), cores_of(rank),
+                           [run, rank] { run->run_rank(rank); });
     } catch (const std::system_error& error) {
       const EnvironmentError cause(fmt::format("cannot start the thread of rank {}: {}", rank, error.what()));
       for (int missing = rank; missing < world; ++missing)
@@ -126,7 +129,7 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
   bind_thread(cores, "");
 
   const bool all_ended = run->wait_for_all();
-  for (std::thread& thread : threads) all_ended ? thread.join() : thread.detach();
+  for (device::Thread& thread : threads) all_ended ? thread.join() : thread.detach();
   if (messages != nullptr) {
     const std::lock_guard lock(run->mutex);
     *messages = run->messages;

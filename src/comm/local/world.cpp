@@ -25,11 +25,14 @@ LocalWorld::LocalWorld(int ranks, const LocalOptions& options)
       states_(ranks) {}
 
 void LocalWorld::fail(int reporter, int culprit, const std::string& message, const std::vector<int>& late) {
-  const std::lock_guard lock(mutex_);
-  if (failed_.load()) return;
-  late_ = late;
-  failure_ = {.reporter = reporter, .culprit = culprit, .message = message, .time = device::Clock::now()};
-  failed_.store(true);  // waits look every few milliseconds
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_.load()) return;
+    late_ = late;
+    failure_ = {.reporter = reporter, .culprit = culprit, .message = message, .time = device::Clock::now()};
+    failed_.store(true);  // waits look every few milliseconds
+  }
+  device::wake_all();
 }
 
 std::optional<Failure> LocalWorld::first_failure() const {
@@ -57,6 +60,7 @@ void LocalWorld::throw_failed(int rank, const std::string& call) const {
 void LocalWorld::end(int rank) noexcept {
   ended_[rank].store(true);
   ended_count_.fetch_add(1);
+  device::wake_all();
 }
 
 bool LocalWorld::ended(int rank) const noexcept { return ended_[rank].load(); }
