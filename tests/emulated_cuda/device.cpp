@@ -17,11 +17,6 @@ namespace {
 
 constexpr int kMultiprocessors = 2;
 
-// The first GPU is of the architecture that is set, an Ampere unless it is, the others are Hoppers at least.
-int number_of(int ordinal) {
-  return ordinal == 0 ? architecture().number : std::max(architecture().number, 90);
-}
-
 std::atomic<int> served_version{CUDART_VERSION};
 
 struct SharedBytes {
@@ -34,6 +29,11 @@ SharedBytes& shared_bytes() {
 }
 
 }  // namespace
+
+// The first GPU is of the architecture that is set, an Ampere unless it is, the others are Hoppers at least.
+int tessera::emulated_cuda::compute_capability(int ordinal) {
+  return ordinal == 0 ? architecture().number : std::max(architecture().number, 90);
+}
 
 void tessera::emulated_cuda::install_driver(int version) { served_version = version; }
 
@@ -48,7 +48,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   return call_runtime("cudaGetDeviceProperties", [&] {
-    const int number = number_of(ordinal);
+    const int number = compute_capability(ordinal);
     *properties = {.name = "emulated",
                    .totalGlobalMem = std::size_t{1} << 30,
                    .major = number / 10,
@@ -68,8 +68,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ord
     *value = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin
                  ? static_cast<int>(architecture().most_shared_bytes)
              : attribute == cudaDevAttrMultiProcessorCount    ? kMultiprocessors
-             : attribute == cudaDevAttrComputeCapabilityMajor ? number_of(ordinal) / 10
-             : attribute == cudaDevAttrComputeCapabilityMinor ? number_of(ordinal) % 10
+             : attribute == cudaDevAttrComputeCapabilityMajor ? compute_capability(ordinal) / 10
+             : attribute == cudaDevAttrComputeCapabilityMinor ? compute_capability(ordinal) % 10
                                                               : 0;
     return cudaSuccess;
   });

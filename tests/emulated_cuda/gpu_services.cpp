@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/emulated_cuda/emulator.h"
+#include "tests/emulated_cuda/kernels.h"
 #include "tests/emulated_cuda/stream_work.h"
 
 namespace tessera::emulated_cuda {
@@ -37,12 +38,6 @@ void take_for_handles(int gpu) {
 void load_kernel(const void* kernel, cudaStream_t stream) { load(kernel, stream); }
 
 int gpu_of(cudaStream_t stream) { return work_of(stream)->ordinal(); }
-
-int compute_capability(int gpu) {
-  cudaDeviceProp properties{};
-  cudaGetDeviceProperties(&properties, gpu);
-  return 10 * properties.major + properties.minor;
-}
 
 void give(cudaStream_t stream, std::function<void()> kernel) {
   count_launch("matmul");

@@ -23,6 +23,8 @@ constexpr unsigned kRegistersOfBlock = 65536;
 
 // The one that the emulated GPUs are of: EMULATED_CUDA_ARCHITECTURE, 80 if unset.
 const Architecture& architecture();
+// Of a GPU, without a call of the runtime: 90 for 9.0. See device.cpp.
+int compute_capability(int ordinal);
 
 // As the compiler reports them, by kArchitectures.
 struct KernelLimits {
