@@ -25,7 +25,7 @@ class Simulator {
   // Another thread may go on.
   virtual void yield() = 0;
   // Until wake() of this word, whose address is all that counts, or until `limit` has passed. Returns whether
-  // it was woken.
+  // it was woken. No other thread goes on before this one sleeps.
   virtual bool sleep(const void* word, std::chrono::nanoseconds limit) = 0;
   virtual void wake(const void* word) noexcept = 0;
   // Something has failed or ended, which every wait looks at.

@@ -75,6 +75,7 @@ bool Signal::Sleeper::sleep_simulated(Simulator& simulated, std::uint32_t epoch)
     limit = std::min<nanoseconds>(patience_.left(), Patience::kMostAtOnce);
     if (limit <= nanoseconds::zero()) return false;
   }
+  simulated.yield();  // behind the check and before the sleep, where a notify() changes the epoch
   overslept_ = signal_.epoch_.load() == epoch && !simulated.sleep(&signal_.epoch_, limit);
   return true;
 }
