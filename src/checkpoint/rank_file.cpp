@@ -56,7 +56,7 @@ RankFile::RankFile(const std::filesystem::path& path, Engine& engine, Header hea
       });
   }
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = device::Thread("checkpoint", {}, [this] { run(); });
   } catch (const std::system_error& error) {
     throw EnvironmentError(fmt::format("rank {}: a thread to write '{}' cannot be started: {}", header_.rank,
                                        path.string(), error.what()));
@@ -68,7 +68,7 @@ RankFile::~RankFile() {
     const std::lock_guard lock(mutex_);
     reading_ends_ = writing_ends_ = true;
   }
-  changed_.notify_all();
+  changed_.notify();
   thread_.join();
 }
 
@@ -114,8 +114,8 @@ void RankFile::check_reading() {
 }
 
 bool RankFile::told_contents() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return complete_ || writing_ends_; });
+  wait([&] { return complete_ || writing_ends_; });
+  const std::lock_guard lock(mutex_);
   return complete_ && !writing_ends_;
 }
 
@@ -135,12 +135,21 @@ void RankFile::reach(Stage stage, std::exception_ptr error) {
     stage_ = stage;
     error_ = std::move(error);
   }
-  changed_.notify_all();
+  changed_.notify();
+}
+
+// It is this rank's own disk that is waited for, which no peer's deadline bounds.
+template <class Ready>
+void RankFile::wait(const Ready& ready) {
+  changed_.wait(device::WaitPolicy::choose(Waiting::block, 0), device::kForever, [&] {
+    const std::lock_guard lock(mutex_);
+    return ready();
+  });
 }
 
 void RankFile::wait_for(bool (*enough)(Stage)) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return enough(stage_); });
+  wait([&] { return enough(stage_); });
+  const std::lock_guard lock(mutex_);
   if (stage_ == Stage::failed) std::rethrow_exception(error_);
 }
 
@@ -149,9 +158,11 @@ void RankFile::wait_read() {
 }
 
 void RankFile::stop_reading() {
-  std::unique_lock lock(mutex_);
-  reading_ends_ = true;
-  changed_.wait(lock, [&] { return stage_ != Stage::reading; });
+  {
+    const std::lock_guard lock(mutex_);
+    reading_ends_ = true;
+  }
+  wait([&] { return stage_ != Stage::reading; });
 }
 
 std::uint64_t RankFile::checksum() const {
@@ -166,7 +177,7 @@ void RankFile::complete(std::uint64_t contents) {
     header_.contents = contents;
     complete_ = true;
   }
-  changed_.notify_all();
+  changed_.notify();
 }
 
 bool RankFile::done() const {

@@ -2,19 +2,19 @@
 // until wait_read() returns; then, after complete(), the header that describes them.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "src/checkpoint/buffers.h"
 #include "src/checkpoint/file.h"
 #include "src/checkpoint/header.h"
+#include "src/device/thread.h"
+#include "src/device/wait.h"
 
 namespace tessera::checkpoint {
 
@@ -64,6 +64,8 @@ class RankFile {
   void write_header();
   void reach(Stage stage, std::exception_ptr error = nullptr);
   void wait_for(bool (*enough)(Stage));
+  template <class Ready>
+  void wait(const Ready& ready);  // ready() is called under the mutex
 
   const Engine& engine_;
   Header header_;
@@ -72,13 +74,13 @@ class RankFile {
   std::vector<std::byte> piece_;  // being copied to the file
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  device::Signal changed_;  // of what follows
   Stage stage_ = Stage::reading;
   std::exception_ptr error_;  // the error, in Stage::failed
   bool complete_ = false;     // header_.contents is set
   bool reading_ends_ = false;
   bool writing_ends_ = false;
-  std::thread thread_;
+  device::Thread thread_;
 };
 
 }  // namespace tessera::checkpoint

@@ -12,7 +12,7 @@ using std::chrono::nanoseconds;
 
 std::string_view name_of(Fault fault) {
   constexpr std::array<std::string_view, static_cast<std::size_t>(Fault::count)> kNames = {
-      "none", "late threads", "clock jumps", "stalls", "kills"};
+      "none", "late threads", "clock jumps", "stalls", "kills", "power failures"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -114,6 +114,9 @@ void World::strike() {
   if (plan_.fault == Fault::jump) {
     if (points_ < plan_.at) return;
     now_ += plan_.time;
+  } else if (plan_.fault == Fault::power) {
+    if (points_ < plan_.at) return;
+    for (Process& process : processes_) process.killed = true;
   } else if (plan_.fault == Fault::stall || plan_.fault == Fault::kill) {
     if (running_->process != plan_.process || own.points < plan_.at) return;
     Process& struck = processes_[static_cast<std::size_t>(plan_.process)];

@@ -16,29 +16,10 @@
 #include <vector>
 
 #include "src/device/simulator.h"
+#include "tests/simulated/draws.h"
 #include "tests/simulated/fibers.h"
 
 namespace tessera::simulated {
-
-// SplitMix64 (Steele, Lea, Flood 2014).
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-  }
-  // 0 to count − 1.
-  std::int64_t below(std::int64_t count) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(count));
-  }
-  bool one_in(std::int64_t count) { return count > 0 && below(count) == 0; }
-
- private:
-  std::uint64_t state_;
-};
 
 enum class Fault : std::uint8_t {
   none,
@@ -46,6 +27,7 @@ enum class Fault : std::uint8_t {
   jump,   // the clock, ahead, once
   stall,  // a rank, for less than the deadline or for longer
   kill,   // a rank: none of its threads goes on
+  power,  // all ranks: the same of all, at one time
   count
 };
 std::string_view name_of(Fault fault);
