@@ -169,7 +169,7 @@ Orders Agent::tick(Time now) {
   }
   if (now - sent_at_ >= timing_.resend) {
     sent_at_ = now;
-    orders.letters.push_back({kSeat, Alive{host_, running_, alive()}});
+    orders.letters.push_back({kSeat, Alive{host_, running_, accepted_.epoch, alive()}});
     answer_prepared(orders);
   }
   return orders;

@@ -22,7 +22,7 @@ std::vector<Letter> Launcher::want(const std::vector<Member>& members, Time now)
   if (retired_ || !seated_ || members.empty()) return letters;
   std::vector<Member> sorted = members;
   std::ranges::sort(sorted);
-  const bool settled = may_run_.size() == 1 && may_run_.front() == committed_;
+  const bool settled = !overtaken_ && may_run_.size() == 1 && may_run_.front() == committed_;
   if (next_ ? sorted == next_->members : settled && sorted == committed_.members) return letters;
   // What was prepared by some may never be committed, but its epoch is not used again.
   next_ = World{++highest_, std::move(sorted)};
@@ -61,6 +61,7 @@ void Launcher::commit_if_ready(Time now, std::vector<Letter>& letters) {
   if (!all_stopped && now < *leases_end_) return;
   committed_ = *std::exchange(next_, std::nullopt);
   may_run_ = {committed_};
+  overtaken_ = false;
   for (const HostId host : committed_.hosts()) letters.push_back({host, Commit{term_, committed_}});
 }
 
@@ -75,9 +76,15 @@ void Launcher::receive(const Promise& promise, Time /*now*/) {
     promises_[promise.host] = promise;
     return take_seat_if_promised();
   }
-  // What it has accepted beyond was never committed: a majority would have told of it.
-  if (promise.accepted.epoch <= highest_) return;
-  highest_ = promise.accepted.epoch;
+  hear_of(promise.accepted.epoch);
+}
+
+// What an agent has accepted beyond was never committed: a majority would have told of it. But its ranks have
+// stopped.
+void Launcher::hear_of(Epoch epoch) {
+  overtaken_ |= epoch > committed_.epoch;
+  if (epoch <= highest_) return;
+  highest_ = epoch;
   if (!next_) return;
   next_->epoch = ++highest_;
   prepared_.clear();
@@ -126,7 +133,10 @@ std::vector<Letter> Launcher::receive(const Message& message, Time now) {
   if (const auto* promise = std::get_if<Promise>(&message)) receive(*promise, now);
   if (!seated_) return letters;
   if (const auto* prepared = std::get_if<Prepared>(&message)) receive(*prepared, now);
-  if (const auto* alive = std::get_if<Alive>(&message)) alive_[alive->host] = alive->alive;
+  if (const auto* alive = std::get_if<Alive>(&message)) {
+    alive_[alive->host] = alive->alive;
+    hear_of(alive->accepted);
+  }
   if (const auto* renew = std::get_if<Renew>(&message)) {
     const bool in_next = !next_ || next_->has(renew->host);
     const bool may_run =

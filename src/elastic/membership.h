@@ -44,13 +44,13 @@ using Time = std::int64_t;       // ns of any clock that goes on evenly; each ma
 struct Term {
   std::int64_t number = 0;
   std::int64_t launcher = 0;
-  auto operator<=>(const Term&) const = default;
+  auto operator<=>(const Term&) const = default;  // NOLINT(modernize-use-nullptr): of its own code
 };
 
 struct Member {
   HostId host = 0;
   ProcessId process = 0;
-  auto operator<=>(const Member&) const = default;
+  auto operator<=>(const Member&) const = default;  // NOLINT(modernize-use-nullptr): likewise
 };
 
 struct World {
@@ -99,7 +99,8 @@ struct Commit {
 // Agent to launcher, now and then.
 struct Alive {
   HostId host = 0;
-  Epoch running = 0;  // whose ranks run there; 0: none do
+  Epoch running = 0;   // whose ranks run there; 0: none do
+  Epoch accepted = 0;  // of the newest world that it has prepared
   std::vector<Member> alive;
 };
 // Agent to all voters of its world.
@@ -225,6 +226,7 @@ class Launcher {
  private:
   void receive(const Promise& promise, Time now);
   void receive(const Prepared& prepared, Time now);
+  void hear_of(Epoch epoch);
   void take_seat_if_promised();
   void commit_if_ready(Time now, std::vector<Letter>& letters);
   bool majority_prepared(const World& world) const;
@@ -237,6 +239,7 @@ class Launcher {
   bool seated_ = true, retired_ = false;
   std::map<HostId, Promise> promises_;  // to this term
   Epoch highest_ = 0;                   // epoch that any agent may have accepted
+  bool overtaken_ = false;              // an agent has left the committed world for one that was given up
   World committed_;
   std::vector<World> may_run_;  // worlds that were committed, or may have been, and are not known to be over
   std::optional<World> next_;
