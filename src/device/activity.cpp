@@ -3,6 +3,7 @@
 #include "src/device/simulator.h"
 
 namespace tessera::device {
+
 Activity::Activity(Describe describe, const void* context) noexcept
     : describe_(describe), context_(context), outer_(thread_state().innermost) {
   thread_state().innermost = this;

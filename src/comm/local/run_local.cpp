@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
 
 #include "src/comm/local/backend.h"
 #include "src/device/thread.h"
@@ -118,7 +117,7 @@ void run_local(int world, const LocalOptions& options, const std::function<void(
   for (int rank = 1; rank < world; ++rank) try {
       threads.emplace_back(fmt::format("rank {}", rank), cores_of(rank),
                            [run, rank] { run->run_rank(rank); });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {  // of the system, or of the cores that it was to keep to
       const EnvironmentError cause(fmt::format("cannot start the thread of rank {}: {}", rank, error.what()));
       for (int missing = rank; missing < world; ++missing)
         run->end_rank(missing, std::make_exception_ptr(cause), cause.what());
