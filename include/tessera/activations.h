@@ -43,9 +43,10 @@ struct ValueSpec {
   Keep keep = Keep::pass;
   // It is written over that earlier value, at the same address: no part reads that one any more.
   ValueId over = kNoValue;
-  bool in_pieces =
-      false;  // several parts of a pass write it: each a piece of its own, or a term that it adds
-  bool only_if_read = false;  // where no part is left that reads it, as by frozen parameters, it has no bytes
+  // Several parts of a pass write it: each a piece of its own, or a term that it adds.
+  bool in_pieces = false;
+  // Where no part is left that reads it, as by frozen parameters, it has no bytes.
+  bool only_if_read = false;
   Held held = Held::copied;
   DType type = DType::fp32;  // of the elements of a partial value; their sum is fp32
   // It is made of that value, one of the unit's own or of SharedValue, by an exchange along the tensor axis,

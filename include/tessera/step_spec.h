@@ -36,8 +36,8 @@ struct StepSpec {
   DType moment_type = DType::fp32;
   bool parameter_norms = false;  // a pair of the scalars for each parameter, too
   bool zero_gradients = false;   // a microbatch's gradients are zeroed first, for trainers that only add
-  std::int64_t guard_bytes =
-      0;  // around each buffer, see plan_memory(); the most of all specs planned together
+  // Around each buffer, see plan_memory(). Of specs that are planned together the most counts.
+  std::int64_t guard_bytes = 0;
   ActivationSpec activations;
   // Uses per microbatch. Empty: forward in unit order, then backward in reverse, each behind its recompute
   // where the strategy asks for it, with microbatches as the strategy's pipeline schedule says. An evaluation
