@@ -79,7 +79,7 @@ bool Agent::heed(Term term, HostId from, Orders& orders) {
   return true;
 }
 
-Promise Agent::promise() const { return {host_, promised_, accepted_, committed_, alive()}; }
+Promise Agent::promise() const { return {host_, promised_, accepted_, bases_, committed_, alive()}; }
 
 void Agent::receive(const Claim& claim, Orders& orders) {
   if (heed(claim.term, kSeat, orders)) orders.letters.push_back({kSeat, promise()});
@@ -104,6 +104,9 @@ void Agent::receive(const Prepare& prepare, Orders& orders) {
     }
     accepted_ = world;
     accepted_term_ = prepare.term;
+    // Else a world that another one was prepared behind would be forgotten, though it runs.
+    bases_ = prepare.bases;
+    if (prepare.committed.epoch > committed_.epoch) committed_ = prepare.committed;
   }
   if (world == accepted_) answer_prepared(orders);
 }

@@ -6,7 +6,7 @@
 namespace tessera::elastic {
 
 Launcher::Launcher(std::set<HostId> hosts, const Timing& timing)
-    : timing_(timing), hosts_(std::move(hosts)), may_run_{founding_world(hosts_)} {}
+    : timing_(timing), hosts_(std::move(hosts)), committed_(founding_world(hosts_)), may_run_{committed_} {}
 
 Launcher Launcher::adopting(std::set<HostId> hosts, std::int64_t number, const Timing& timing,
                             std::int64_t above) {
@@ -39,7 +39,7 @@ void Launcher::send_prepare(std::vector<Letter>& letters) const {
   std::set<HostId> hosts = next_->hosts();
   for (const World& world : may_run_) hosts.merge(world.hosts());
   for (const HostId host : hosts)
-    if (!prepared_.contains(host)) letters.push_back({host, Prepare{term_, *next_}});
+    if (!prepared_.contains(host)) letters.push_back({host, Prepare{term_, *next_, committed_, may_run_}});
 }
 
 // Of its agents and the seat, which is this launcher's.
@@ -102,10 +102,14 @@ void Launcher::take_seat_if_promised() {
       committed = &promise.committed;
   if (committed == nullptr) return;  // only hosts that came later, and have seen none
   std::vector<World> worlds = {*committed};
-  for (const auto& [host, promise] : promises_)
-    if (promise.accepted.epoch > committed->epoch &&
-        std::ranges::find(worlds, promise.accepted) == worlds.end())
-      worlds.push_back(promise.accepted);
+  const auto add = [&](const World& world) {
+    if (world.epoch > committed->epoch && std::ranges::find(worlds, world) == worlds.end())
+      worlds.push_back(world);
+  };
+  for (const auto& [host, promise] : promises_) {
+    add(promise.accepted);
+    std::ranges::for_each(promise.bases, add);
+  }
   // By more than half of them: the seat is not theirs to count.
   const auto is_promised = [&](const World& world) {
     const std::set<HostId> hosts = world.hosts();

@@ -78,14 +78,16 @@ struct Claim {
 struct Promise {
   HostId host = 0;
   Term term;
-  World accepted;   // the newest that it prepared or began
-  World committed;  // the newest that it knows to be; its epoch does not tell which of two accepted ones that
-                    // is
+  World accepted;            // the newest that it prepared
+  std::vector<World> bases;  // of that
+  World committed;           // the newest that it knows to be
   std::vector<Member> alive;
 };
 struct Prepare {
   Term term;
   World world;
+  World committed;           // the newest that the launcher knows to be
+  std::vector<World> bases;  // that may run until this one is committed, which needs a majority of each
 };
 struct Prepared {
   HostId host = 0;
@@ -163,6 +165,7 @@ class Agent {
   Epoch running() const { return running_; }
   const World& accepted() const { return accepted_; }
   const World& committed() const { return committed_; }
+  const std::vector<World>& bases() const { return bases_; }  // of accepted()
 
  private:
   bool heed(Term term, HostId from, Orders& orders);
@@ -181,7 +184,8 @@ class Agent {
   const Timing timing_;
   Term promised_;
   World accepted_;
-  Term accepted_term_;  // that it was prepared by
+  Term accepted_term_;        // that it was prepared by
+  std::vector<World> bases_;  // of accepted_
   World committed_;
   Epoch running_ = 0;
   bool stops_ = false;  // ranks were told to stop, and are not yet

@@ -317,10 +317,13 @@ class Cluster {
       const auto live = std::ranges::count_if(all, [&](HostId host) { return hosts_.at(host).lives; });
       return 2 * static_cast<std::size_t>(live) > all.size();
     };
+    const auto is_over_or_lives = [&](const World& world) {
+      return world.epoch <= committed->epoch || most_live(world);
+    };
     return most_live(*committed) && std::ranges::all_of(hosts_, [&](const auto& entry) {
              const Host& host = entry.second;
-             return !host.lives || host.agent.accepted().epoch <= committed->epoch ||
-                    most_live(host.agent.accepted());
+             return !host.lives || (is_over_or_lives(host.agent.accepted()) &&
+                                    std::ranges::all_of(host.agent.bases(), is_over_or_lives));
            });
   }
 
