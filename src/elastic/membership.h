@@ -1,14 +1,12 @@
 // Who belongs to a world of processes, and when a world may begin: the rules as two pure state machines,
-// messages and ticks in, messages and orders out. One launcher decides; each host has an agent, which starts,
+// messages and ticks in, messages and orders out. One launcher decides. Each host has an agent, which starts,
 // stops and kills the ranks there. Nothing here knows sockets, clocks or processes.
 //
-// A world is numbered by its epoch. At any time the ranks that run are of one epoch. To change the world
-//  1. the launcher sends the next one to the agents of its hosts (prepare). An agent stops its ranks, kills
-//  those that the
-//     next world has not, and answers when these are gone. From then on it refuses lower epochs.
-//  2. Of a host that does not answer, the launcher waits for the end of its lease, when its agent has killed
-//  its ranks.
-//  3. The launcher commits. Agents then have the ranks of the world begin.
+// Change. A world is numbered by its epoch. At any time the ranks that run are of one epoch. First the
+// launcher sends the next world to the agents (prepare). An agent stops its ranks, kills those that the next
+// world has not, and answers when these are gone. From then on it refuses lower epochs. For a host that does
+// not answer, the launcher waits until its lease has ended, when its agent has killed its ranks. Then it
+// commits, and agents have the ranks of the world begin.
 //
 // Votes. The voters of a world are the agents of its hosts and, where there are several, the launcher's seat.
 // An agent holds a lease while a majority of voters answers it; without, it kills its ranks at the lease's
@@ -16,11 +14,11 @@
 // answers no agent that it leaves out. When a majority has prepared it, the lease of a host that is left out
 // ends within its length, wherever that host is.
 //
-// An agent that is started anew is another host: it has forgotten what it promised.
+// Adoption. Another launcher takes the seat by a higher term, which a majority of the agents of each world
+// that may run must promise. An agent tells it what it has prepared, and what that was to follow. What the
+// launcher before decides reaches no majority any more: it is told the term, and retires.
 //
-// Adoption. Another launcher takes the seat by a higher term, which a majority of agents of each world that
-// may run must promise. What the one before decides reaches no majority any more: it is told the term, and
-// retires.
+// An agent that is started anew is another host: it has forgotten what it promised.
 #pragma once
 
 #include <compare>
