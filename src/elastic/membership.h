@@ -68,11 +68,11 @@ World founding_world(const std::set<HostId>& hosts);
 
 // ---- messages ----
 
-// Launcher to agent, which promises the term in answer. Also the answer to a Prepare of an epoch that is too
-// low.
+// Launcher to agent, which promises the term in answer.
 struct Claim {
   Term term;
 };
+// Also the answer to a Prepare whose epoch is too low.
 struct Promise {
   HostId host = 0;
   Term term;
