@@ -65,6 +65,7 @@ TEST(Rooms, HaveAPageThatIsShort) {
     const auto lines = static_cast<std::size_t>(std::ranges::count(text, '\n'));
     EXPECT_GE(lines, 5u) << page << " says too little";
     EXPECT_LE(lines, kMostLines) << page << " has more lines than a room's page may have";
+    EXPECT_TRUE(text.starts_with("# ")) << page << " begins with no heading: '" << text.substr(0, 20) << "'";
   }
 }
 
