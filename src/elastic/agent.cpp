@@ -39,16 +39,16 @@ std::vector<Member> Agent::alive() const {
   return all;
 }
 
-// Kills every rank of the world that runs here. Processes that have not begun stay.
-void Agent::end_ranks(Orders& orders) {
-  for (const ProcessId process : processes_)
-    if (accepted_.has(Member{host_, process}) && dying_.insert(process).second)
+// Kills the ranks of the accepted world that `next` has not. Processes that have not begun stay.
+void Agent::kill_ranks(const World& next, Orders& orders) {
+  for (const ProcessId process : processes_) {
+    const Member member{host_, process};
+    if (accepted_.has(member) && !next.has(member) && dying_.insert(process).second)
       orders.kill.push_back(process);
-  running_ = 0;
-  stops_ = false;
+  }
 }
 
-Orders Agent::gone(ProcessId process, Time /*now*/) {
+Orders Agent::gone(ProcessId process) {
   Orders orders;
   processes_.erase(process);
   dying_.erase(process);
@@ -56,7 +56,7 @@ Orders Agent::gone(ProcessId process, Time /*now*/) {
   return orders;
 }
 
-Orders Agent::stopped(Time /*now*/) {
+Orders Agent::stopped() {
   Orders orders;
   stops_ = false;
   answer_prepared(orders);
@@ -91,17 +91,13 @@ void Agent::receive(const Prepare& prepare, Orders& orders) {
   if (world.epoch < accepted_.epoch || (world.epoch == committed_.epoch && world != committed_))
     return orders.letters.push_back({kSeat, promise()});  // the launcher numbers its world anew
   if (world.epoch <= committed_.epoch) return;
-  // Of one epoch the world of the higher term counts: the other one can reach no majority any more.
+  // Two worlds may have one epoch. The one of the higher term counts: no majority takes the other any more.
   if (world.epoch > accepted_.epoch || (world != accepted_ && prepare.term > accepted_term_)) {
     if (running_ != 0) {
       orders.stop = stops_ = true;
       running_ = 0;
     }
-    for (const ProcessId process : processes_) {
-      const Member member{host_, process};
-      if (accepted_.has(member) && !world.has(member) && dying_.insert(process).second)
-        orders.kill.push_back(process);
-    }
+    kill_ranks(world, orders);
     accepted_ = world;
     accepted_term_ = prepare.term;
     // Else a world that another one was prepared behind would be forgotten, though it runs.
@@ -158,7 +154,11 @@ Orders Agent::receive(const Message& message, HostId from, Time now) {
 
 Orders Agent::tick(Time now) {
   Orders orders;
-  if (running_ != 0 && now >= lease_end_) end_ranks(orders);
+  if (running_ != 0 && now >= lease_end_) {
+    kill_ranks({}, orders);
+    running_ = 0;
+    stops_ = false;
+  }
   if (running_ != 0 && now - asked_at_ >= timing_.resend) {
     asked_at_ = now;
     ++asked_;
@@ -167,7 +167,7 @@ Orders Agent::tick(Time now) {
     orders.letters.push_back({kSeat, renew});
     for (const HostId host : accepted_.hosts())
       if (host != host_) orders.letters.push_back({host, renew});
-    // Alone with the seat, or alone: its own vote may be all there is to ask for.
+    // An agent that is the only one is its own majority, and waits for no answer.
     if (renewed_by_majority()) lease_end_ = now + timing_.lease;
   }
   if (now - sent_at_ >= timing_.resend) {

@@ -24,13 +24,17 @@ std::vector<Letter> Launcher::want(const std::vector<Member>& members, Time now)
   std::ranges::sort(sorted);
   const bool settled = !overtaken_ && may_run_.size() == 1 && may_run_.front() == committed_;
   if (next_ ? sorted == next_->members : settled && sorted == committed_.members) return letters;
-  // What was prepared by some may never be committed, but its epoch is not used again.
-  next_ = World{++highest_, std::move(sorted)};
-  prepared_.clear();
-  leases_end_.reset();
+  propose(std::move(sorted));
   send_prepare(letters);
   sent_at_ = now;
   return letters;
+}
+
+// What some have prepared before may never be committed, but its epoch is not used again.
+void Launcher::propose(std::vector<Member> members) {
+  next_ = World{++highest_, std::move(members)};
+  prepared_.clear();
+  leases_end_.reset();
 }
 
 // To the hosts of the next world, and to those of worlds that may run: they stop at once if they can be
@@ -42,7 +46,8 @@ void Launcher::send_prepare(std::vector<Letter>& letters) const {
     if (!prepared_.contains(host)) letters.push_back({host, Prepare{term_, *next_, committed_, may_run_}});
 }
 
-// Of its agents and the seat, which is this launcher's.
+// Whether the agents that have prepared next_ are a majority of the world's voters, with the seat, which this
+// launcher has.
 bool Launcher::majority_prepared(const World& world) const {
   return world.is_majority([&](HostId host) { return prepared_.contains(host); }, true);
 }
@@ -62,14 +67,18 @@ void Launcher::commit_if_ready(Time now, std::vector<Letter>& letters) {
   committed_ = *std::exchange(next_, std::nullopt);
   may_run_ = {committed_};
   overtaken_ = false;
+  send_commit(letters);
+}
+
+void Launcher::send_commit(std::vector<Letter>& letters) const {
   for (const HostId host : committed_.hosts()) letters.push_back({host, Commit{term_, committed_}});
 }
 
-void Launcher::receive(const Prepared& prepared, Time /*now*/) {
+void Launcher::receive(const Prepared& prepared) {
   if (next_ && prepared.term == term_ && prepared.epoch == next_->epoch) prepared_.insert(prepared.host);
 }
 
-void Launcher::receive(const Promise& promise, Time /*now*/) {
+void Launcher::receive(const Promise& promise) {
   alive_[promise.host] = promise.alive;
   if (promise.term != term_) return;
   if (!seated_) {
@@ -85,10 +94,7 @@ void Launcher::hear_of(Epoch epoch) {
   overtaken_ |= epoch > committed_.epoch;
   if (epoch <= highest_) return;
   highest_ = epoch;
-  if (!next_) return;
-  next_->epoch = ++highest_;
-  prepared_.clear();
-  leases_end_.reset();
+  if (next_) propose(std::move(next_->members));
 }
 
 // What may run is the newest world that an agent knows to be committed, and what agents have accepted beyond
@@ -134,9 +140,9 @@ std::vector<Letter> Launcher::receive(const Message& message, Time now) {
     }
   }
   if (retired_) return letters;
-  if (const auto* promise = std::get_if<Promise>(&message)) receive(*promise, now);
+  if (const auto* promise = std::get_if<Promise>(&message)) receive(*promise);
   if (!seated_) return letters;
-  if (const auto* prepared = std::get_if<Prepared>(&message)) receive(*prepared, now);
+  if (const auto* prepared = std::get_if<Prepared>(&message)) receive(*prepared);
   if (const auto* alive = std::get_if<Alive>(&message)) {
     alive_[alive->host] = alive->alive;
     hear_of(alive->accepted);
@@ -166,7 +172,7 @@ std::vector<Letter> Launcher::tick(Time now) {
   if (seated_ && next_)
     send_prepare(letters);
   else if (seated_ && committed_.epoch > 0)  // to those whom the first did not reach
-    for (const HostId host : committed_.hosts()) letters.push_back({host, Commit{term_, committed_}});
+    send_commit(letters);
   return letters;
 }
 

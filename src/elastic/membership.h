@@ -38,7 +38,7 @@ using ProcessId = std::int64_t;  // of a process that was started once; never us
 using Epoch = std::int64_t;      // from 1; 0: no world
 using Time = std::int64_t;       // ns of any clock that goes on evenly; each machine has its own
 
-// Of the launcher's seat. No two launchers have the same.
+// A launcher's claim to the seat: the highest counts. No two launchers have the same.
 struct Term {
   std::int64_t number = 0;
   std::int64_t launcher = 0;
@@ -153,9 +153,9 @@ class Agent {
   // A process is there, which has not begun.
   void started(ProcessId process);
   // A process has ended or was seen gone after a kill.
-  Orders gone(ProcessId process, Time now);
+  Orders gone(ProcessId process);
   // All ranks have left their epoch after a stop.
-  Orders stopped(Time now);
+  Orders stopped();
   Orders receive(const Message& message, HostId from, Time now);
   // Each resend interval or sooner.
   Orders tick(Time now);
@@ -174,7 +174,7 @@ class Agent {
   void receive(const Renewed& renewed);
   bool renewed_by_majority() const;
   void answer_prepared(Orders& orders) const;
-  void end_ranks(Orders& orders);
+  void kill_ranks(const World& next, Orders& orders);
   std::vector<Member> alive() const;
   Promise promise() const;
 
@@ -226,13 +226,15 @@ class Launcher {
   std::int64_t told() const { return told_; }  // the highest number of a term that it has heard of
 
  private:
-  void receive(const Promise& promise, Time now);
-  void receive(const Prepared& prepared, Time now);
+  void propose(std::vector<Member> members);
+  void receive(const Promise& promise);
+  void receive(const Prepared& prepared);
   void hear_of(Epoch epoch);
   void take_seat_if_promised();
   void commit_if_ready(Time now, std::vector<Letter>& letters);
   bool majority_prepared(const World& world) const;
   void send_prepare(std::vector<Letter>& letters) const;
+  void send_commit(std::vector<Letter>& letters) const;
 
   Timing timing_;
   std::set<HostId> hosts_;

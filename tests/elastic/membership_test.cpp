@@ -57,8 +57,7 @@ class Cluster {
     for (HostId host = 0; host < hosts; ++host) all.insert(host);
     founding_ = founding_world(all);
     for (HostId host = 0; host < hosts; ++host) add_host();
-    launchers_.push_back(std::make_unique<Launcher>(all, kTiming));
-    launcher_lives_.push_back(true);
+    add_launcher(Launcher(all, kTiming));
     chaos_ = 1 + draws_.below(4);
   }
 
@@ -88,6 +87,11 @@ class Cluster {
     processes_[process] = {.host = host};
     hosts_.at(host).agent.started(process);
   }
+  int add_launcher(Launcher added) {
+    launchers_.push_back(std::make_unique<Launcher>(std::move(added)));
+    launcher_lives_.push_back(true);
+    return static_cast<int>(launchers_.size()) - 1;
+  }
   Time time_at(const Host& host) const { return static_cast<Time>(static_cast<double>(now_) * host.rate); }
 
   void post(HostId from, int launcher, const std::vector<Letter>& letters) {
@@ -103,7 +107,6 @@ class Cluster {
   }
 
   void obey(HostId at, const Orders& orders) {
-    Host& host = hosts_.at(at);
     for (const ProcessId process : orders.kill) {
       Process& killed = processes_.at(process);
       killed.dies = true;
@@ -113,7 +116,6 @@ class Cluster {
       for (auto& [process, state] : processes_) state.stops |= state.host == at && state.runs != 0;
     if (orders.begin) begin(at, *orders.begin);
     stopping_[at] |= orders.stop;
-    (void)host;
     post(at, -1, orders.letters);
   }
 
@@ -154,7 +156,7 @@ class Cluster {
   }
   void leave(ProcessId process, Process& state) {
     state.is_gone = true;
-    obey(state.host, hosts_.at(state.host).agent.gone(process, time_at(hosts_.at(state.host))));
+    obey(state.host, hosts_.at(state.host).agent.gone(process));
   }
   void tick(HostId at, Host& host) {
     host.ticked = now_;
@@ -216,7 +218,7 @@ class Cluster {
       stops = false;
       for (auto& [process, state] : processes_)
         if (state.host == at && state.stops && !state.dies) state.stops = false, state.runs = 0;
-      obey(at, hosts_.at(at).agent.stopped(time_at(hosts_.at(at))));
+      obey(at, hosts_.at(at).agent.stopped());
       return;
     }
   }
@@ -269,9 +271,7 @@ class Cluster {
     std::set<HostId> all;
     for (const auto& [at, host] : hosts_)
       if (host.lives || draws_.one_in(2)) all.insert(at);
-    launchers_.push_back(std::make_unique<Launcher>(
-        Launcher::adopting(all, static_cast<std::int64_t>(launchers_.size()), kTiming)));
-    launcher_lives_.push_back(true);
+    add_launcher(Launcher::adopting(all, std::ssize(launchers_), kTiming));
     ++tally_.adopted;
   }
 
@@ -357,10 +357,7 @@ class Cluster {
 
   int adopt_alone(const std::set<HostId>& hosts, std::int64_t above) {
     launcher_lives_.assign(launchers_.size(), false);
-    launchers_.push_back(std::make_unique<Launcher>(
-        Launcher::adopting(hosts, static_cast<std::int64_t>(launchers_.size()), kTiming, above)));
-    launcher_lives_.push_back(true);
-    return static_cast<int>(launchers_.size()) - 1;
+    return add_launcher(Launcher::adopting(hosts, std::ssize(launchers_), kTiming, above));
   }
 
   void want_all(int number) {
@@ -411,8 +408,7 @@ TEST(Membership, HasOneWorldAtATimeAndAgainOneInTheEnd) {
   }
   std::cout << fmt::format(
       "{} runs: {} letters, {} lost, {} doubled; {} worlds began, {} leases ended, {} hosts and {} launchers "
-      "lost, {} "
-      "adopted, {} partitions; {} runs whose world was to run again in the end\n",
+      "lost, {} adopted, {} partitions; {} runs whose world was to run again in the end\n",
       seeds.count, tally.letters, tally.lost, tally.doubled, tally.worlds, tally.leases_ended,
       tally.hosts_lost, tally.launchers_lost, tally.adopted, tally.parted, tally.checked_at_end);
   EXPECT_GT(3 * tally.worlds, static_cast<std::int64_t>(seeds.count));
