@@ -3,40 +3,28 @@
 //   TESSERA_SEEDS=FROM:COUNT    other seeds, or more
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <iostream>
 #include <map>
 
 #include "tessera/checkpoint.h"
-#include "tests/engine/toy.h"
 #include "tests/program/seeds.h"
 #include "tests/simulated/disk.h"
-#include "tests/simulated/world.h"
+#include "tests/simulated/toy_run.h"
 
 namespace tessera::simulated {
 namespace {
 
 namespace fs = std::filesystem;
-using std::chrono::nanoseconds;
 using testing::read_everything;
 using testing::toy_fill;
-using testing::toy_options;
 using testing::toy_step;
 using testing::toy_units;
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kDeadline = 5s;
 constexpr int kSteps = 3;
-
-// Thousands of small engines come and go: what one gives back the next one takes, without the system's zeros.
-[[maybe_unused]] const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
-                                           ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
-                                           ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
 
 // In memory where there is such a folder: no sync then waits for a true disk.
 fs::path scratch() {
@@ -53,31 +41,21 @@ struct Case {
 };
 constexpr std::array kCases = {Case{2, 3, false}, Case{2, 1, true}, Case{1, 0, false}, Case{3, 2, true}};
 
-struct Outcome {
-  std::vector<float> states;  // of a rank that came to its end
-  std::string error;
-};
-
-struct Result {
-  IdVector<Outcome> ranks;
-  std::string wrong;
+struct Result : Run {
   std::int64_t began = 0;  // the step that it went on from
   std::int64_t saved = 0;  // the last step whose save returned on rank 0
   std::int64_t points = 0, room_calls = 0;
-  nanoseconds fault_at{};
 };
 
 // From the newest checkpoint, if there is one, to the end.
-void train(const Communicator& mine, const Case& of, const fs::path& folder, Result& result) {
-  EngineOptions options = toy_options(of.ranks, of.stage);
-  options.waits.deadline = kDeadline;
-  Engine engine(mine, toy_units(DType::bf16), options);
+std::vector<float> train(const Communicator& own, const Case& of, const fs::path& folder, Result& result) {
+  Engine engine(own, toy_units(DType::bf16), simulated_toy_options(of.ranks, of.stage));
   engine.initialize(toy_fill());
-  const Communicator files = Communicator(mine).duplicate("files");
+  const Communicator files = Communicator(own).duplicate("files");
   std::int64_t step = 0;
   if (const auto newest = latest_checkpoint(folder, files))
     step = load_checkpoint(*newest, files, engine).step;
-  const bool first = mine.rank() == 0;
+  const bool first = own.rank() == 0;
   if (first) result.began = step;
   PendingCheckpoint pending;
   std::int64_t pending_step = 0;
@@ -99,35 +77,21 @@ void train(const Communicator& mine, const Case& of, const fs::path& folder, Res
     }
   }
   finish();
-  result.ranks[mine.rank()].states = read_everything(engine);
+  return read_everything(engine);
 }
 
-// `ended` is called when nothing more happens, before what was killed is given back.
+// `ended` is called when nothing more happens. What is killed saves nothing more behind that.
 Result run(const Case& of, std::uint64_t seed, const Plan& plan, const fs::path& folder,
            const std::function<void()>& ended) {
-  Result result;
-  result.ranks.resize(static_cast<std::size_t>(of.ranks));
-  World world(seed, plan);
-  std::vector<Communicator> communicators =
-      make_local_world(of.ranks, {.deadline = kDeadline, .waiting = Waiting::block});
-  Communicator first = communicators[0];
-  for (int rank = 0; rank < of.ranks; ++rank)
-    world.add_process("rank " + std::to_string(rank), [&, rank] {
-      Communicator mine = std::move(communicators[static_cast<std::size_t>(rank)]);
-      try {
-        train(mine, of, folder, result);
-      } catch (const std::exception& error) {
-        result.ranks[rank].error = error.what();
-        mine.fail(error.what());
-      }
-    });
-  result.wrong = world.run();
-  result.fault_at = world.fault_at();
-  for (int rank = 0; rank < of.ranks; ++rank) result.points += world.points(rank);
-  const Result before = result;
-  ended();
-  world.bury([&] { first.fail("the test is over"); });
-  return before;
+  Result result, at_end;
+  run_ranks(
+      result, of.ranks, seed, plan, [&](const Communicator& own) { return train(own, of, folder, result); },
+      [&](const World& world) {
+        for (int rank = 0; rank < of.ranks; ++rank) result.points += world.points(rank);
+        at_end = result;
+        ended();
+      });
+  return at_end;
 }
 
 const Result& expected(std::size_t which) {
@@ -159,8 +123,7 @@ struct Seed {
 
   explicit Seed(std::uint64_t seed) : number(seed) {
     Draws draws(seed * 2 + 1);
-    constexpr std::array<std::int64_t, 5> kSwitches = {0, 1, 2, 8, 64};
-    plan.switches_one_in = kSwitches[static_cast<std::size_t>(draws.below(std::ssize(kSwitches)))];
+    plan.switches_one_in = draw_switches(draws);
     plan.process = static_cast<int>(draws.below(kCases[which].ranks));
     const Result& whole = expected(which);
     if (kind == Kind::kill || kind == Kind::power) {
@@ -175,8 +138,7 @@ struct Seed {
     const Case& of = kCases[which];
     return fmt::format(
         "seed {}: {} ranks, stage {}, {}; {}: rank {}, point {}; another thread goes on at one of {} points; "
-        "full from "
-        "call {} for {}",
+        "full from call {} for {}",
         number, of.ranks, of.stage, of.beside ? "saves beside steps" : "saves between steps",
         kKinds[static_cast<std::size_t>(kind)], plan.process, plan.at, plan.switches_one_in, disk.full_from,
         disk.full_calls);
@@ -217,8 +179,7 @@ std::string check(const Seed& seed, Tally& tally) {
       disk.cut_off();
     });
     if (!result.wrong.empty()) return result.wrong;
-    const bool failed =
-        std::ranges::any_of(result.ranks, [](const Outcome& rank) { return !rank.error.empty(); });
+    const bool failed = any_failed(result);
     const auto kind = static_cast<std::size_t>(seed.kind);
     ++tally.drawn[kind];
     tally.ended[kind] += failed || (seed.kind == Kind::power && result.fault_at >= 0ns);

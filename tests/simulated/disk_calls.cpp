@@ -58,18 +58,14 @@ bool may_take_room(Disk* disk) {
   return false;
 }
 
-template <class Open>
-int open_at(const std::string& path, int flags, const Open& open) {
+// Does the call where it may be done. Where it succeeded, the disk that has the path is told.
+template <class Call, class Tell>
+int change(const std::string& path, bool (*may_do)(Disk*), const Call& call, const Tell& tell) {
   Disk* const disk = disk_of(path);
-  if (disk == nullptr || (flags & O_CREAT) == 0) return open();
-  if (!may_take_room(disk)) return -1;
-  const int file = open();
-  if (file >= 0) disk->made_file(path);
-  return file;
-}
-
-mode_t mode_of(int flags, va_list arguments) {
-  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
+  if (!may_do(disk)) return -1;
+  const int result = call();
+  if (disk != nullptr && result >= 0) tell(*disk);
+  return result;
 }
 
 }  // namespace
@@ -79,20 +75,15 @@ extern "C" {
 int open(const char* path, int flags, ...) {
   va_list arguments;
   va_start(arguments, flags);
-  const mode_t mode = mode_of(flags, arguments);
+  const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(arguments, mode_t) : 0;
   va_end(arguments);
   static auto* const call = next<int(const char*, int, ...)>("open");
-  return open_at(path, flags, [&] { return call(path, flags, mode); });
+  if ((flags & O_CREAT) == 0) return call(path, flags, mode);
+  return change(
+      path, may_take_room, [&] { return call(path, flags, mode); },
+      [&](Disk& disk) { disk.made_file(path); });
 }
-
-int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const mode_t mode = mode_of(flags, arguments);
-  va_end(arguments);
-  static auto* const call = next<int(const char*, int, ...)>("open64");
-  return open_at(path, flags, [&] { return call(path, flags, mode); });
-}
+int open64(const char* path, int flags, ...) __attribute__((alias("open")));
 
 // A write may end in the middle: the second half is a call of its own.
 ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
@@ -112,21 +103,16 @@ ssize_t pwrite64(int file, const void* data, size_t bytes, off_t offset) {
 int fallocate(int file, int mode, off_t offset, off_t bytes) {
   static auto* const call = next<int(int, int, off_t, off_t)>("fallocate");
   const std::string path = path_of(file);
-  Disk* const disk = disk_of(path);
-  if (!may_take_room(disk)) return -1;
-  const int result = call(file, mode, offset, bytes);
-  if (disk != nullptr && result == 0) disk->resized(path, offset + bytes);
-  return result;
+  return change(
+      path, may_take_room, [&] { return call(file, mode, offset, bytes); },
+      [&](Disk& disk) { disk.resized(path, offset + bytes); });
 }
 
 int ftruncate(int file, off_t bytes) {
   static auto* const call = next<int(int, off_t)>("ftruncate");
   const std::string path = path_of(file);
-  Disk* const disk = disk_of(path);
-  if (!may(disk)) return -1;
-  const int result = call(file, bytes);
-  if (disk != nullptr && result == 0) disk->resized(path, bytes);
-  return result;
+  return change(
+      path, may, [&] { return call(file, bytes); }, [&](Disk& disk) { disk.resized(path, bytes); });
 }
 
 // The disk's own syncs cost nothing: the folder lies in memory.
@@ -142,40 +128,25 @@ int fsync(int file) {
 
 int mkdir(const char* path, mode_t mode) {
   static auto* const call = next<int(const char*, mode_t)>("mkdir");
-  Disk* const disk = disk_of(path);
-  if (!may_take_room(disk)) return -1;
-  const int result = call(path, mode);
-  if (disk != nullptr && result == 0) disk->made_folder(path);
-  return result;
+  return change(
+      path, may_take_room, [&] { return call(path, mode); }, [&](Disk& disk) { disk.made_folder(path); });
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
   static auto* const call = next<int(int, const char*, int, const char*, unsigned)>("renameat2");
   const std::string from_path = path_at(from_folder, from), to_path = path_at(to_folder, to);
-  Disk* const disk = disk_of(to_path);
-  if (!may(disk)) return -1;
-  const int result = call(from_folder, from, to_folder, to, flags);
-  if (disk != nullptr && result == 0) disk->renamed(from_path, to_path, (flags & RENAME_EXCHANGE) != 0);
-  return result;
+  return change(
+      to_path, may, [&] { return call(from_folder, from, to_folder, to, flags); },
+      [&](Disk& disk) { disk.renamed(from_path, to_path, (flags & RENAME_EXCHANGE) != 0); });
 }
 
-int rename(const char* from, const char* to) {
-  static auto* const call = next<int(const char*, const char*)>("rename");
-  Disk* const disk = disk_of(to);
-  if (!may(disk)) return -1;
-  const int result = call(from, to);
-  if (disk != nullptr && result == 0) disk->renamed(from, to, false);
-  return result;
-}
+int rename(const char* from, const char* to) { return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
 int unlinkat(int folder, const char* path, int flags) {
   static auto* const call = next<int(int, const char*, int)>("unlinkat");
   const std::string whole = path_at(folder, path);
-  Disk* const disk = disk_of(whole);
-  if (!may(disk)) return -1;
-  const int result = call(folder, path, flags);
-  if (disk != nullptr && result == 0) disk->removed(whole);
-  return result;
+  return change(
+      whole, may, [&] { return call(folder, path, flags); }, [&](Disk& disk) { disk.removed(whole); });
 }
 
 int unlink(const char* path) { return unlinkat(AT_FDCWD, path, 0); }

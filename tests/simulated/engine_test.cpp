@@ -4,17 +4,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <malloc.h>
-#include <sys/prctl.h>
-
-#include <algorithm>
 #include <array>
 #include <iostream>
 #include <map>
 
-#include "tests/engine/toy.h"
 #include "tests/program/seeds.h"
-#include "tests/simulated/world.h"
+#include "tests/simulated/toy_run.h"
 
 namespace tessera::simulated {
 namespace {
@@ -22,12 +17,10 @@ namespace {
 using std::chrono::nanoseconds;
 using testing::read_everything;
 using testing::toy_fill;
-using testing::toy_options;
 using testing::toy_step;
 using testing::toy_units;
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds kDeadline = 5s;
 constexpr int kSteps = 2;
 constexpr const char* kThrown = "the disk is on fire";
 
@@ -41,8 +34,7 @@ std::vector<Case> make_cases() {
   std::vector<Case> cases;
   const auto add = [&](std::string name, int ranks, int stage,
                        const std::function<void(EngineOptions&)>& change) {
-    EngineOptions options = toy_options(ranks, stage);
-    options.waits.deadline = kDeadline;
+    EngineOptions options = simulated_toy_options(ranks, stage);
     change(options);
     cases.push_back({std::move(name), ranks, options});
   };
@@ -66,66 +58,37 @@ struct Scenario {
   int uses = 0;     // before it
 };
 
-struct Outcome {
-  std::vector<float> states;  // of a rank that came to its end
-  std::string error;
-  nanoseconds ended{};
-};
-
-struct Result {
-  IdVector<Outcome> ranks;
-  std::string wrong;  // of the world itself
+struct Result : Run {
   IdVector<std::int64_t> points;
-  IdVector<bool> killed;
-  nanoseconds fault_at{};
   std::uint64_t schedule = 0;
 };
 
-// The steps of one rank, in its own thread.
-void train(Communicator mine, const Case& of, const Scenario& scenario, const World& world,
-           Outcome& outcome) {
-  const int rank = mine.rank();
-  try {
-    Engine engine(mine, toy_units(DType::bf16), of.options);
-    engine.initialize(toy_fill());
-    for (int step = 0; step < kSteps; ++step) {
-      int uses = scenario.uses;
-      testing::ToyStep toy{.step = step};
-      if (rank == scenario.throws && step == 1)
-        toy.skip = [&](UnitId, Pass, int) {
-          if (uses-- == 0) throw std::runtime_error(kThrown);
-          return false;
-        };
-      toy_step(engine, toy);
-    }
-    outcome.states = read_everything(engine);
-  } catch (const std::exception& error) {
-    outcome.error = error.what();
-    mine.fail(error.what());
+// The steps of one rank.
+std::vector<float> train(const Communicator& own, const Case& of, const Scenario& scenario) {
+  Engine engine(own, toy_units(DType::bf16), of.options);
+  engine.initialize(toy_fill());
+  for (int step = 0; step < kSteps; ++step) {
+    int uses = scenario.uses;
+    testing::ToyStep toy{.step = step};
+    if (own.rank() == scenario.throws && step == 1)
+      toy.skip = [&](UnitId, Pass, int) {
+        if (uses-- == 0) throw std::runtime_error(kThrown);
+        return false;
+      };
+    toy_step(engine, toy);
   }
-  outcome.ended = world.elapsed();
+  return read_everything(engine);
 }
 
 Result run(const Case& of, std::uint64_t seed, const Scenario& scenario) {
   Result result;
-  result.ranks.resize(static_cast<std::size_t>(of.ranks));
-  World world(seed, scenario.plan);
-  std::vector<Communicator> communicators =
-      make_local_world(of.ranks, {.deadline = kDeadline, .waiting = Waiting::block});
-  Communicator first = communicators[0];
-  for (int rank = 0; rank < of.ranks; ++rank)
-    world.add_process("rank " + std::to_string(rank), [&, rank] {
-      train(std::move(communicators[static_cast<std::size_t>(rank)]), of, scenario, world,
-            result.ranks[rank]);
-    });
-  result.wrong = world.run();
-  result.fault_at = world.fault_at();
-  result.schedule = world.schedule();
-  for (int rank = 0; rank < of.ranks; ++rank) {
-    result.points.push_back(world.points(rank));
-    result.killed.push_back(world.killed(rank));
-  }
-  world.bury([&] { first.fail("the test is over"); });
+  run_ranks(
+      result, of.ranks, seed, scenario.plan,
+      [&](const Communicator& own) { return train(own, of, scenario); },
+      [&](const World& world) {
+        result.schedule = world.schedule();
+        for (int rank = 0; rank < of.ranks; ++rank) result.points.push_back(world.points(rank));
+      });
   return result;
 }
 
@@ -158,8 +121,7 @@ Scenario scenario_of(std::uint64_t seed) {
   const Case& of = case_of(seed);
   Scenario scenario;
   Plan& plan = scenario.plan;
-  constexpr std::array<std::int64_t, 5> kSwitches = {0, 1, 2, 8, 64};
-  plan.switches_one_in = kSwitches[static_cast<std::size_t>(draws.below(std::ssize(kSwitches)))];
+  plan.switches_one_in = draw_switches(draws);
   const Kind kind = kind_of(seed);
   if (kind == Kind::late || draws.one_in(3)) {
     plan.late_one_in = 4 + draws.below(100);
@@ -255,16 +217,10 @@ std::string words_of(std::uint64_t seed, const Scenario& scenario) {
   const Plan& plan = scenario.plan;
   return fmt::format(
       "seed {}: {}, {}, rank {} at point {}, for {} ms; another thread goes on at one of {} points, one of "
-      "{} "
-      "is late by up to {} us; throws in use {}",
+      "{} is late by up to {} us; throws in use {}",
       seed, case_of(seed).name, kKinds[static_cast<std::size_t>(kind_of(seed))], plan.process, plan.at,
       plan.time / 1ms, plan.switches_one_in, plan.late_one_in, plan.latest / 1us, scenario.uses);
 }
-
-// Thousands of small engines come and go: what one gives back the next one takes, without the system's zeros.
-[[maybe_unused]] const bool kKeepsMemory = ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 &&
-                                           ::mallopt(M_TRIM_THRESHOLD, 1 << 30) == 1 &&
-                                           ::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 1;
 
 TEST(SimulatedEngines, AreRightOrSayWhoFailed) {
   const testing::Seeds seeds(10000);
@@ -275,8 +231,7 @@ TEST(SimulatedEngines, AreRightOrSayWhoFailed) {
     const Result result = run(case_of(seed), seed, scenario);
     const auto kind = static_cast<std::size_t>(kind_of(seed));
     ++drawn[kind];
-    failed[kind] +=
-        std::ranges::any_of(result.ranks, [](const Outcome& rank) { return !rank.error.empty(); });
+    failed[kind] += any_failed(result);
     const std::string what = check(seed, scenario, result);
     if (what.empty()) continue;
     ++wrong;

@@ -23,7 +23,7 @@ class Fiber {
 
   // Runs the fiber until it calls leave() or ends. Called by what is no fiber.
   void enter();
-  // Of the fiber that runs: goes back to who entered it.
+  // Called by the fiber itself: goes back to who entered it.
   void leave();
   bool ended() const { return ended_; }
 
@@ -45,7 +45,7 @@ class Fiber {
   device::ThreadState state_;
   Exceptions exceptions_;
   bool begun_ = false, ended_ = false;
-  // Of AddressSanitizer, which keeps a shadow of each stack.
+  // What AddressSanitizer wants to know, which keeps a shadow of each stack.
   void* fake_stack_ = nullptr;
   const void* callers_stack_ = nullptr;
   std::size_t callers_stack_bytes_ = 0;

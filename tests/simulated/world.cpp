@@ -3,18 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 namespace tessera::simulated {
 
 using std::chrono::nanoseconds;
-
-std::string_view name_of(Fault fault) {
-  constexpr std::array<std::string_view, static_cast<std::size_t>(Fault::count)> kNames = {
-      "none", "late threads", "clock jumps", "stalls", "kills", "power failures"};
-  return kNames[static_cast<std::size_t>(fault)];
-}
 
 World::World(std::uint64_t seed, const Plan& plan) : draws_(seed), plan_(plan) {
   device::set_simulator(this);

@@ -23,14 +23,11 @@ namespace tessera::simulated {
 
 enum class Fault : std::uint8_t {
   none,
-  late,   // threads, now and then: others go on meanwhile
   jump,   // the clock, ahead, once
   stall,  // a rank, for less than the deadline or for longer
   kill,   // a rank: none of its threads goes on
-  power,  // all ranks: the same of all, at one time
-  count
+  power   // all ranks: the same of all, at one time
 };
-std::string_view name_of(Fault fault);
 
 struct Plan {
   Fault fault = Fault::none;
@@ -59,9 +56,8 @@ class World final : public device::Simulator {
   std::chrono::nanoseconds elapsed() const { return now_ - kBegin; }
   // When the plan's fault happened; negative: it did not.
   std::chrono::nanoseconds fault_at() const { return fault_at_; }
-  bool killed(int process) const { return processes_[static_cast<std::size_t>(process)].killed; }
   std::int64_t points(int process) const { return processes_[static_cast<std::size_t>(process)].points; }
-  // Of which thread went on when. Equal seeds have equal ones.
+  // A hash of which thread went on when. Equal seeds have equal ones.
   std::uint64_t schedule() const { return schedule_; }
 
   // Simulator
@@ -98,7 +94,7 @@ class World final : public device::Simulator {
   static constexpr TimePoint kNever = TimePoint::max();
 
   Thread& add_thread(std::string name, int process, std::function<void()> body);
-  // Of the running thread.
+  // The running thread comes to a point, waits, or lets others go on.
   void point();
   void wait_until(const void* word, TimePoint until);
   void go_elsewhere();
