@@ -13,6 +13,10 @@ namespace tessera::nn {
 // Bytes of scratch that the functions below need in their ComputeContext.
 std::int64_t softmax_loss_workspace_bytes(const kernels::CrossEntropyShape& shape, const Target& target);
 
+// Whether the weight's gradient is added up in fp32, apart from the gradient itself: a sum over chunks would
+// lose bits in another type.
+constexpr bool sums_in_fp32(DType type, std::int64_t chunks) { return type != DType::fp32 && chunks > 1; }
+
 struct SoftmaxLoss {
   kernels::CrossEntropyShape shape;
   const void* input = nullptr;            // [rows, channels]

@@ -6,7 +6,6 @@
 
 #include "kernels/cross_entropy_chunks.h"
 #include "src/nn/regions.h"
-#include "src/nn/softmax_loss.h"
 #include "src/nn/support.h"
 
 namespace tessera::nn {

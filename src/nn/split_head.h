@@ -8,6 +8,7 @@
 
 #include "kernels/kernels.h"
 #include "src/nn/norm.h"
+#include "src/nn/softmax_loss.h"
 #include "src/nn/transformer.h"
 #include "tessera/module.h"
 
@@ -22,6 +23,8 @@ class SplitHead {
   void run(int part, const ModuleContext& context) const;
   // Rows of a chunk.
   std::int64_t chunk_rows() const { return chunk_rows_; }
+  // See sums_in_fp32().
+  bool sums() const { return sums_in_fp32(config_.type, chunks()); }
 
  private:
   // What a part does; those of a chunk are there for each.
@@ -52,8 +55,6 @@ class SplitHead {
   static ValueId all_statistics(int chunk);
 
   int chunks() const { return static_cast<int>((tokens_ + chunk_rows_ - 1) / chunk_rows_); }
-  // Whether the weight's gradient is a sum over chunks in another type than its own.
-  bool sums() const { return config_.type != DType::fp32 && chunks() > 1; }
   std::int64_t rows_of(int chunk) const;
   kernels::SoftmaxShape softmax(int chunk, int tensor_rank) const;
   kernels::CrossEntropyShape row_shape(int tensor_rank) const;

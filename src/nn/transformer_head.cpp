@@ -55,7 +55,8 @@ class Head final : public Module {
     if (target.tensor > 1) return {.activations = SplitHead(config_, shape, target).graph()};
     if (shape.cached > 0) return {.activations = logits_graph(shape, target)};
     const std::int64_t tokens = shape.tokens(), row_bytes = 4 * tokens;
-    const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss_shape(shape, target.device), target);
+    const kernels::CrossEntropyShape loss = loss_shape(shape, target.device);
+    const std::int64_t loss_scratch = softmax_loss_workspace_bytes(loss, target);
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(config_.channels) *
                          static_cast<double>(config_.vocabulary);
     ModuleNeeds needs;
@@ -67,7 +68,7 @@ class Head final : public Module {
         {.name = "losses", .bytes = row_bytes},
         {.name = "norm.gradient", .bytes = tokens * config_.channels * bytes_of(config_.type), .over = kNorm},
         {.name = "weight.sum",
-         .bytes = sums(shape, target.device) ? 4 * config_.vocabulary * config_.channels : 0,
+         .bytes = loss.fp32_weight_gradient ? 4 * config_.vocabulary * config_.channels : 0,
          .only_if_read = true}};
     const int weight = static_cast<int>(weight_place());
     std::vector<int> of_norm(parameters_of(config_.norm));
@@ -98,7 +99,7 @@ class Head final : public Module {
          .writes = {kInputGradient},
          .gradients = of_norm,
          .workspace_bytes = norm_workspace_bytes(norm_of(shape), target)}};
-    if (sums(shape, target.device)) {
+    if (loss.fp32_weight_gradient) {
       graph.parts[kTrainLoss].writes.push_back(kWeightSum);
       graph.parts[kTrainLoss].gradients = kNoGradients;
       graph.parts.push_back({.name = "weight gradient",
@@ -110,12 +111,16 @@ class Head final : public Module {
   }
 
   std::string numerics(const BatchShape& shape, const Target& target) const override {
-    const std::int64_t rows = target.tensor > 1
-                                  ? SplitHead(config_, shape, target).chunk_rows()
-                                  : kernels::rows_per_chunk(loss_shape(shape, target.device), target.device);
-    const bool sums = config_.type != DType::fp32 && rows < shape.tokens();
-    return fmt::format("{}, logits and cross-entropy by {} rows{}{}", words_of(config_.norm), rows,
-                       sums ? ", whose weight gradients are added in fp32" : "", words_of_ranks(target));
+    const auto words = [&](std::int64_t rows, bool in_fp32) {
+      return fmt::format("{}, logits and cross-entropy by {} rows{}{}", words_of(config_.norm), rows,
+                         in_fp32 ? ", whose weight gradients are added in fp32" : "", words_of_ranks(target));
+    };
+    if (target.tensor > 1) {
+      const SplitHead split(config_, shape, target);
+      return words(split.chunk_rows(), split.sums());
+    }
+    const kernels::CrossEntropyShape loss = loss_shape(shape, target.device);
+    return words(kernels::rows_per_chunk(loss, target.device), loss.fp32_weight_gradient);
   }
 
   void run(int part, const ModuleContext& context) override {
@@ -133,7 +138,7 @@ class Head final : public Module {
         return softmax_loss_evaluate(context, compute, loss(context));
       case kTrainLoss:
         softmax_loss_train(context, compute, loss(context), context.value(kNormGradient));
-        if (!sums(context.shape, context.device)) zero_padding(context, compute);
+        if (!loss_shape(context.shape, context.device).fp32_weight_gradient) zero_padding(context, compute);
         return;
       case kWeightGradient:
         add_weight_sum(context, compute);
@@ -165,11 +170,6 @@ class Head final : public Module {
   }
 
   std::size_t weight_place() const { return kGain + parameters_of(config_.norm); }
-
-  // Whether the weight's gradient is a sum over chunks in another type than its own.
-  bool sums(const BatchShape& shape, DeviceType device) const {
-    return loss_shape(shape, device).fp32_weight_gradient;
-  }
 
   void add_weight_sum(const ModuleContext& context, const kernels::ComputeContext& compute) const {
     if (context.gradients[weight_place()] == nullptr) return;
@@ -206,8 +206,7 @@ class Head final : public Module {
                                         .vocabulary = config_.vocabulary,
                                         .type = config_.type,
                                         .chunk_bytes = config_.logits_bytes};
-    // A sum over chunks would lose bits in another type.
-    shape.fp32_weight_gradient = config_.type != DType::fp32 && kernels::chunk_count(shape, device) > 1;
+    shape.fp32_weight_gradient = sums_in_fp32(config_.type, kernels::chunk_count(shape, device));
     return shape;
   }
 
