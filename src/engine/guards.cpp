@@ -64,8 +64,7 @@ void Guards::check(Stream& stream, const std::byte* address, const Buffer& buffe
   const auto refuse = [&](std::int64_t distance, const char* side, std::byte found) {
     throw Error(
         fmt::format("guards: byte {} {} buffer '{}' ({} bytes of {} memory) was written: it is {:#04x}, and "
-                    "its guard {:#04x}; "
-                    "found behind {}",
+                    "its guard {:#04x}; found behind {}",
                     distance, side, buffer.name, buffer.bytes, name_of(buffer.space), static_cast<int>(found),
                     static_cast<int>(pattern), describe(program, over)));
   };

@@ -6,10 +6,17 @@
 namespace tessera {
 namespace {
 
-// What poison works on: no memory is shared within so many bytes, but the arena may end there.
-std::int64_t covered(const Arena& arena, std::int64_t offset, std::int64_t bytes, Space space) {
-  const std::int64_t rounded = round_up(bytes, space == Space::device ? 8 : alignment_of(space));
-  return std::min(rounded, arena.bytes() - offset);
+struct Range {
+  std::int64_t begin, bytes;
+};
+
+// What poison works on: a buffer at `offset` with its guards. No memory is shared within the bytes that it is
+// rounded up to, but the arena may end there.
+Range covered(const Arena& arena, const Buffer& buffer, std::int64_t offset, std::int64_t guard_bytes) {
+  const std::int64_t begin = offset - guard_bytes;
+  const std::int64_t rounded = round_up(buffer.bytes + 2 * guard_bytes,
+                                        buffer.space == Space::device ? 8 : alignment_of(buffer.space));
+  return {begin, std::min(rounded, arena.bytes() - begin)};
 }
 
 }  // namespace
@@ -57,19 +64,18 @@ void StepMemory::guard_persistent() {
   stream->synchronize();
 }
 
-// With the guards, which are its own, too.
 void StepMemory::hide(const Buffer& buffer, const Tenancy& tenancy) {
   Arena& arena = arenas_[buffer.space];
-  const std::int64_t begin = tenancy.offset - plan_.guard_bytes;
-  arena.poison(begin, covered(arena, begin, buffer.bytes + 2 * plan_.guard_bytes, buffer.space));
+  const auto [begin, bytes] = covered(arena, buffer, tenancy.offset, plan_.guard_bytes);
+  arena.poison(begin, bytes);
 }
 
 void StepMemory::begin(const Buffer& buffer, const Tenancy& tenancy, Stream& stream) {
   counters_[buffer.space]->add(buffer.category, buffer.bytes);
   if (poison_) {
     Arena& arena = arenas_[buffer.space];
-    const std::int64_t begin = tenancy.offset - plan_.guard_bytes;
-    arena.unpoison(begin, covered(arena, begin, buffer.bytes + 2 * plan_.guard_bytes, buffer.space));
+    const auto [begin, bytes] = covered(arena, buffer, tenancy.offset, plan_.guard_bytes);
+    arena.unpoison(begin, bytes);
   }
   if (guards_) guards_.fill(stream, bases_[buffer.space] + tenancy.offset, buffer);
 }
@@ -95,7 +101,7 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
   Watch watch;
   watch.begins.resize(program.instructions.size());
   watch.touches.resize(program.instructions.size());
-  watch.persistent.resize(program.instructions.size());
+  if (guards_) watch.persistent.resize(program.instructions.size());
   IdVector<int> first(program.buffers.size());  // index of the buffer's first tenancy
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const Buffer& buffer = program.buffers[id];
@@ -112,7 +118,7 @@ StepMemory::Watch StepMemory::watch(int index, const Program& program) const {
     for (BufferId id : touched) {
       const Buffer& buffer = program.buffers[id];
       const int lifetime = lifetime_at(buffer, static_cast<InstructionId>(at));
-      if (buffer.persistent) watch.persistent[at].push_back(id);
+      if (buffer.persistent && guards_) watch.persistent[at].push_back(id);
       if (buffer.persistent || lifetime < 0) continue;
       const int tenancy = first[id] + lifetime;
       watch.touches[at].push_back(tenancy);

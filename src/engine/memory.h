@@ -63,7 +63,7 @@ class StepMemory {
     IdVector<Tenancy> tenancies;
     IdVector<std::vector<int>> begins;           // [instruction] tenancies that it is the first to touch
     IdVector<std::vector<int>> touches;          // [instruction] tenancies it touches
-    IdVector<std::vector<BufferId>> persistent;  // [instruction] buffers that it touches
+    IdVector<std::vector<BufferId>> persistent;  // [instruction] buffers that it touches; only for guards
     std::unique_ptr<std::atomic<int>[]> remaining;
   };
   Watch watch(int index, const Program& program) const;

@@ -23,7 +23,7 @@ constexpr unsigned kRegistersOfBlock = 65536;
 
 // The one that the emulated GPUs are of: EMULATED_CUDA_ARCHITECTURE, 80 if unset.
 const Architecture& architecture();
-// Of a GPU, without a call of the runtime: 90 for 9.0. See device.cpp.
+// The compute capability of a GPU, 90 for 9.0, without a call of the runtime. See device.cpp.
 int compute_capability(int ordinal);
 
 // As the compiler reports them, by kArchitectures.
