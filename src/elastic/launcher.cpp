@@ -37,8 +37,7 @@ void Launcher::propose(std::vector<Member> members) {
   leases_end_.reset();
 }
 
-// To the hosts of the next world, and to those of worlds that may run: they stop at once if they can be
-// reached.
+// Hosts of worlds that may run get it, too: they stop at once if they can be reached.
 void Launcher::send_prepare(std::vector<Letter>& letters) const {
   std::set<HostId> hosts = next_->hosts();
   for (const World& world : may_run_) hosts.merge(world.hosts());
@@ -116,7 +115,7 @@ void Launcher::take_seat_if_promised() {
     add(promise.accepted);
     std::ranges::for_each(promise.bases, add);
   }
-  // By more than half of them: the seat is not theirs to count.
+  // More than half of the agents must have promised: the seat's own vote is what they decide on.
   const auto is_promised = [&](const World& world) {
     const std::set<HostId> hosts = world.hosts();
     const auto votes = std::ranges::count_if(hosts, [&](HostId host) { return promises_.contains(host); });

@@ -170,7 +170,7 @@ class Cluster {
   Launcher& launcher(int number) { return *launchers_[static_cast<std::size_t>(number)]; }
 
   bool is_cut(HostId from, HostId to) const { return cut_.contains({from, to}); }
-  // By the launcher's own number, so that one may be cut off and another not.
+  // Each launcher is a place of its own, so that one may be cut off and another not.
   static HostId place_of(HostId at, int launcher) { return at == kSeat ? -1 - launcher : at; }
 
   void deliver(std::size_t which) {

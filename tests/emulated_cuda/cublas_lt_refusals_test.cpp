@@ -84,8 +84,7 @@ TEST_F(CublasLt, RefusesShapesAndTypesThatDoNotGoTogether) {
   expect_refused(choose(), "bias has not the type that goes with D", CUBLAS_STATUS_NOT_SUPPORTED);
 }
 
-// By what the heuristic says on GPU 1, which takes fp8: a Hopper, or what EMULATED_CUDA_ARCHITECTURE says
-// beyond.
+// Asks the heuristic for GPU 1, which takes fp8: a Hopper, or what EMULATED_CUDA_ARCHITECTURE says beyond.
 TEST_F(CublasLt, RefusesInFp8WhatTheRealOneDoes) {
   cudaSetDevice(1);
   const bool hopper = emulated_gpu_services()->compute_capability(1) == 90;

@@ -41,7 +41,7 @@ void unpoison(void*, std::size_t) {}
 
 }  // namespace
 
-// Behind a page that nothing may touch. Kept for the next fiber.
+// A fiber's stack, which lies behind a page that nothing may touch. The next fiber gets its memory.
 class Stack {
  public:
   Stack() {

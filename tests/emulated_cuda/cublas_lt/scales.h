@@ -16,7 +16,7 @@ struct Scales {
 
   // Bytes from `data` on that a product reads.
   std::int64_t bytes() const;
-  // By which the line's element is multiplied.
+  // What the line's element is multiplied by.
   double at(std::int64_t line, std::int64_t element) const;
 };
 
