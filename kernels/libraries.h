@@ -6,8 +6,9 @@
 namespace tessera::kernels {
 
 // Makes what kernels need of libraries on the calling thread, instead of in the first call that needs it: on
-// CUDA a handle of cuBLASLt for the thread's current GPU, whose memory it takes. cuDNN is left out, because
-// only some attention needs it. Does nothing on the CPU. Throws as matmul() does.
+// CUDA a handle of cuBLASLt for the thread's current GPU, whose memory it takes; and of cuDNN a handle and
+// the graphs of all attention whose workspace this process asked for on that GPU. Does nothing on the CPU.
+// Throws as matmul() and attention do.
 void open_libraries(DeviceType device);
 
 namespace cuda {

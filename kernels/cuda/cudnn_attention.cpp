@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn_graph.h"
@@ -52,16 +53,19 @@ int capability_of(int ordinal) {
   return major * 10 + minor;
 }
 
+// A graph on a GPU, which is the thread's current one and the handle's.
+AttentionGraph compile(int ordinal, const CudnnHandle& handle, const Work& work) {
+  const CudnnTarget target{.capability = capability_of(ordinal), .handle = &handle};
+  return {work.shape, work.slice, work.backward, target, work.most_bytes()};
+}
+
 // This thread's graph on a GPU, which is the thread's current one.
 AttentionGraph& graph_of(int ordinal, const Work& work) {
   Cache& cache = kept<Cache>();
   const Key key = key_of(ordinal, work);
   const auto found = cache.graphs.find(key);
   if (found != cache.graphs.end()) return found->second;
-  const CudnnTarget target{.capability = capability_of(ordinal), .handle = &cache.handles[ordinal]};
-  return cache.graphs
-      .emplace(key, AttentionGraph(work.shape, work.slice, work.backward, target, work.most_bytes()))
-      .first->second;
+  return cache.graphs.emplace(key, compile(ordinal, cache.handles[ordinal], work)).first->second;
 }
 
 // The graph that runs on the context's stream, in its workspace.
@@ -76,23 +80,47 @@ AttentionGraph& graph_to_run(const ComputeContext& context, const Work& work) {
 }
 
 // Those of all threads: a plan of a step asks for the same shape again and again, on several threads.
+struct Answer {
+  Work work;
+  std::int64_t workspace_bytes = 0;
+};
 struct Answers {
   std::mutex mutex;
-  std::map<Key, std::int64_t> workspace_bytes;
+  std::map<Key, Answer> by_key;
+
+  static Answers& all() {
+    static Answers& answers = *new Answers;
+    return answers;
+  }
 };
 
+// A plan is often made by a thread that runs nothing, so nothing of the GPU's is kept after the answer.
 std::int64_t workspace_bytes(const Work& work, const Target& target) {
   if (target.gpu < 0) return work.most_bytes();
-  static Answers& answers = *new Answers;
+  Answers& answers = Answers::all();
   const Key key = key_of(target.gpu, work);
   const std::lock_guard lock(answers.mutex);
-  const auto found = answers.workspace_bytes.find(key);
-  if (found != answers.workspace_bytes.end()) return found->second;
+  const auto found = answers.by_key.find(key);
+  if (found != answers.by_key.end()) return found->second.workspace_bytes;
   device::make_current(target.gpu);
-  return answers.workspace_bytes[key] = graph_of(target.gpu, work).workspace_bytes();
+  const CudnnHandle handle;
+  const std::int64_t bytes = compile(target.gpu, handle, work).workspace_bytes();
+  answers.by_key.emplace(key, Answer{work, bytes});
+  return bytes;
 }
 
 }  // namespace
+
+void open_cudnn(int ordinal) {
+  std::vector<Work> asked;
+  {
+    Answers& answers = Answers::all();
+    const std::lock_guard lock(answers.mutex);
+    for (const auto& [key, answer] : answers.by_key)
+      if (key.front() == ordinal) asked.push_back(answer.work);
+  }
+  for (const Work& work : asked) graph_of(ordinal, work);
+}
 
 bool cudnn_takes_forward(const AttentionShape& shape) { return cudnn_forward_fits(shape); }
 bool cudnn_takes_backward(const AttentionShape& shape) { return cudnn_backward_fits(shape); }

@@ -14,8 +14,8 @@ bool cudnn_takes_forward(const AttentionShape& shape);
 bool cudnn_takes_backward(const AttentionShape& shape);
 
 // Like attention_forward() and attention_backward(), for shapes that cuDNN takes. Tensors begin at multiples
-// of 16 bytes. The first call for a shape compiles a graph. A call also compiles one if other threads are
-// using all graphs that were compiled. UsageError if the workspace is smaller than the graph's plan needs.
+// of 16 bytes. A thread's first call for a shape compiles a graph, unless open_cudnn() has. UsageError if the
+// workspace is smaller than the graph's plan needs.
 void cudnn_forward(const ComputeContext& context, const AttentionShape& shape, const void* qkv, void* output,
                    float* log_sum_exp);
 void cudnn_backward(const ComputeContext& context, const AttentionShape& shape,
@@ -25,9 +25,14 @@ void cudnn_backward(const ComputeContext& context, const AttentionShape& shape, 
                     const AttentionBackward& arguments);
 
 // The workspace of these. On `target.gpu` what cuDNN's plan takes there, to the byte: each GPU is asked once
-// a process, which compiles the graph and makes that GPU the thread's current one. Where the target names no
+// a process, which compiles a graph, takes and gives back memory there, and makes that GPU the thread's
+// current one. Where the target names no
 // GPU, the most that a plan may take: cudnn_layout.h counts it.
 std::int64_t cudnn_forward_workspace_bytes(const AttentionShape& shape, const Target& target);
 std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, const Target& target);
+
+// Makes the calling thread's handle, and its graphs of all shapes whose workspace was asked for on this GPU,
+// which is the thread's current one. They stay. Makes nothing where none was asked for.
+void open_cudnn(int ordinal);
 
 }  // namespace tessera::kernels::cuda

@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/cublas_lt_objects.h"
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/kept.h"
 #include "kernels/cuda/matmul_place.h"
 #include "kernels/libraries.h"
@@ -62,6 +63,7 @@ void open_libraries() {
   int ordinal = 0;
   device::check_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
   handle_of(kept<Cache>().handles, MatmulShape{}, ordinal);
+  open_cudnn(ordinal);
 }
 
 std::int64_t matmul_workspace_bytes(const MatmulShape& shape, const Target& /*target*/) {

@@ -15,6 +15,7 @@ bool cudnn_takes_forward(const AttentionShape&) { return false; }
 bool cudnn_takes_backward(const AttentionShape&) { return false; }
 std::int64_t cudnn_forward_workspace_bytes(const AttentionShape&, const Target&) { return 0; }
 std::int64_t cudnn_backward_workspace_bytes(const AttentionShape&, const Target&) { return 0; }
+void open_cudnn(int) {}
 void cudnn_forward(const ComputeContext&, const AttentionShape&, const void*, void*, float*) { refuse(); }
 void cudnn_backward(const ComputeContext&, const AttentionShape&, const AttentionBackward&) { refuse(); }
 void cudnn_backward(const ComputeContext&, const AttentionShape&, const AttentionSlice&,

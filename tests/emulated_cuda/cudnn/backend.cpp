@@ -1,4 +1,5 @@
 // The functions of <cudnn_graph.h>, see stand_in.h.
+#include <cuda_runtime.h>
 #include <cudnn_graph.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 struct cudnnContext {
   int gpu = 0;
   cudaStream_t stream = nullptr;
+  void* memory = nullptr;
   std::atomic<bool> in_use{false};
 };
 
@@ -301,6 +303,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     need(handle != nullptr, CUDNN_STATUS_BAD_PARAM, "no place for the handle");
     auto* const created = new cudnnContext;
     cudaGetDevice(&created->gpu);
+    created->memory = tessera::emulated_cuda::take_on(created->gpu, kHandleBytes);
     *handle = created;
     const std::lock_guard lock(library().mutex);
     ++library().handles;
@@ -309,6 +312,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   if (handle == nullptr) return CUDNN_STATUS_SUCCESS;
+  cudaFree(handle->memory);
   delete handle;
   const std::lock_guard lock(library().mutex);
   --library().handles;

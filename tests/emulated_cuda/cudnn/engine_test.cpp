@@ -2,8 +2,10 @@
 // says it takes.
 #include <gtest/gtest.h>
 
+#include "tessera/machine.h"
 #include "tests/emulated_cuda/cudnn/engines.h"
 #include "tests/emulated_cuda/cudnn/stand_in.h"
+#include "tests/emulated_cuda/emulator.h"
 #include "tests/engine/matrix.h"
 #include "tests/refusal.h"
 
@@ -68,6 +70,30 @@ TEST(CudnnEngine, TheWorkspaceIsWhatCudnnTakes) {
     Trainer trainer(make_local_world(1)[0], model, options);
     EXPECT_EQ(trainer.engine().plan().space(Space::device).arena_bytes, exact);
   }
+}
+
+// A plan leaves nothing of cuDNN's behind. An engine makes what its steps need before the arena, and counts
+// it.
+TEST(CudnnEngine, WhatCudnnTakesIsCountedBeforeTheArena) {
+  const auto model = std::make_shared<const Model>(small_model(run_of(Family::gpt2)));
+  TrainerOptions options = trainer_options(run_of(Family::gpt2));
+  options.engine.device_ordinal = 5;  // on which nothing has run
+  options.asks_gpu = true;
+  const std::int64_t before = read_gpu_used_bytes(5);
+  const int descriptors = emulated_cudnn::left_over();
+  plan_trainer(*model, options);
+  EXPECT_EQ(emulated_cudnn::left_over(), descriptors);
+  EXPECT_EQ(read_gpu_used_bytes(5), before);
+
+  options.asks_gpu = false;
+  Trainer trainer(make_local_world(1)[0], model, options);
+  EXPECT_GE(trainer.engine().library_bytes(), emulated_cudnn::kHandleBytes);
+  EXPECT_LT(trainer.engine().library_bytes(), 2 * emulated_cudnn::kHandleBytes + emulated_cuda::kMatmulBytes);
+  const emulated_cudnn::Seen at_start = seen();
+  trainer.train_step(3e-3, fetch_for(run_of(Family::gpt2), 0, 0, *model, options.batch));
+  EXPECT_GT(seen().runs, at_start.runs);
+  EXPECT_EQ(seen().graphs, at_start.graphs) << "a step compiles nothing";
+  EXPECT_EQ(seen().handles, at_start.handles);
 }
 
 // As without attention by cuDNN.

@@ -20,6 +20,8 @@ struct Seen {
   cudaStream_t stream = nullptr;     // of the last run
 };
 Seen seen();
+// What a handle takes of its GPU's memory.
+constexpr std::size_t kHandleBytes = 48 << 10;
 // Descriptors and handles that were created and not destroyed.
 int left_over();
 
