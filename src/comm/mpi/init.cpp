@@ -235,6 +235,7 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) 
   auto world = std::make_shared<comm::MpiWorld>(
       comm::MpiWorld::Place{.shared = shared,
                             .wire = wire,
+                            .transport = wire,
                             .hosts = hosts.several() ? hosts.first_rank : IdVector<int>(),
                             .keeper = keeper,
                             .rank = hosts.rank,

@@ -35,7 +35,7 @@ class MpiMessageGroup::InFlight {
 
 MpiMessageGroup::MpiMessageGroup(Place place)
     : MpiGroup(std::move(place)),
-      tags_(world()->wire().take_tags(key(), name(), global_ranks())),
+      tags_(world()->transport().take_tags(key(), name(), global_ranks())),
       memory_(std::make_unique<Memory>()),
       sent_to_(members()),
       taken_from_(members()) {
@@ -45,8 +45,8 @@ MpiMessageGroup::MpiMessageGroup(Place place)
   for (int member = 0; member < members(); ++member)
     memory_->incoming.emplace_back(member == me() ? nullptr : new std::byte[bytes]);
   memory_->calls = IdVector<SharedCall>(members());
-  memory_->headers = Requests(2 * members(), MPI_REQUEST_NULL);
-  memory_->payloads = Requests(2 * members(), MPI_REQUEST_NULL);
+  memory_->headers = world()->transport().transfers(2 * members());
+  memory_->payloads = world()->transport().transfers(2 * members());
 }
 
 // What is still on its way keeps its memory, and its tags.
@@ -54,79 +54,68 @@ MpiMessageGroup::~MpiMessageGroup() {
   if (in_flight_)
     static_cast<void>(memory_.release());
   else
-    world()->wire().give_back_tags(key());
+    world()->transport().give_back_tags(key());
 }
 
-void MpiMessageGroup::check(int status, const char* call, int peer) {
-  if (status == MPI_SUCCESS) return;
+template <class Action>
+auto MpiMessageGroup::attempt(const Transfers& transfers, const Action& action) try {
+  return action();
+} catch (const TransferError& error) {
+  report_unreachable(error.slot() < 0 ? first_missing(transfers) : error.slot() % members(), error.what());
+}
+
+void MpiMessageGroup::report_unreachable(int peer, const char* what) {
   SharedWorld& shared = world()->shared();
   for (device::Patience patience(kGrace); !shared.failed() && !patience.over();
        std::this_thread::sleep_for(kLongestNap))
     world()->look_around();
   if (shared.failed()) throw_failed();
   const int rank = global_rank(peer);
-  report(rank, fmt::format("{}: rank {} cannot be reached: {}", current(), rank, mpi_error(status, call)));
-}
-
-MPI_Request& MpiMessageGroup::receive_of(Requests& requests, int member) const { return requests[member]; }
-
-MPI_Request& MpiMessageGroup::send_of(Requests& requests, int member) const {
-  return requests[members() + member];
+  report(rank, fmt::format("{}: rank {} cannot be reached: {}", current(), rank, what));
 }
 
 // ---- waits ----
 
-bool MpiMessageGroup::missing(const Requests& requests, int member) const {
-  return requests[member] != MPI_REQUEST_NULL || requests[members() + member] != MPI_REQUEST_NULL;
+bool MpiMessageGroup::missing(const Transfers& transfers, int member) const {
+  return transfers.busy(receive_of(member)) || transfers.busy(send_of(member));
 }
 
-int MpiMessageGroup::first_missing(const Requests& requests) const {
+int MpiMessageGroup::first_missing(const Transfers& transfers) const {
   int member = 0;
-  while (member + 1 < members() && !missing(requests, member)) ++member;
+  while (member + 1 < members() && !missing(transfers, member)) ++member;
   return member;
 }
 
 // Throws if the world has failed or a peer that is waited for ended a while ago.
-void MpiMessageGroup::look_at_peers(const Requests& requests, device::Clock::time_point& ended_since) {
+void MpiMessageGroup::look_at_peers(const Transfers& transfers, device::Clock::time_point& ended_since) {
   world()->look_around();
   SharedWorld& shared = world()->shared();
   if (shared.failed()) throw_failed();
   if (!shared.any_ended()) return;
   bool ended = false;
   for (int member = 0; member < members(); ++member)
-    ended = ended || (missing(requests, member) && shared.ended(global_rank(member)));
+    ended = ended || (missing(transfers, member) && shared.ended(global_rank(member)));
   const auto now = device::Clock::now();
   if (!ended)
     ended_since = device::Clock::time_point::max();
   else if (ended_since == device::Clock::time_point::max())
     ended_since = now;
   else if (now - ended_since >= kGrace)
-    throw_missing(nanoseconds::zero(), [&](int member) { return missing(requests, member); });
+    throw_missing(nanoseconds::zero(), [&](int member) { return missing(transfers, member); });
 }
 
-void MpiMessageGroup::wait(Requests& requests, nanoseconds deadline) {
+void MpiMessageGroup::wait(Transfers& transfers, nanoseconds deadline) {
   const device::WaitPolicy& policy = world()->policy();
   device::Patience patience(deadline);
   auto ended_since = device::Clock::time_point::max();
   device::Yields yields(policy);
   microseconds nap = kFirstNap;
-  std::vector<int> indices(requests.size());
-  std::vector<MPI_Status> statuses(requests.size());
   for (int look = 0;; ++look) {
-    int done = 0;
-    const int status = MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(),
-                                    statuses.data());
-    if (done == MPI_UNDEFINED) return;  // none is left
-    if (status == MPI_ERR_IN_STATUS) {
-      for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i)
-        check(statuses[i].MPI_ERROR, "MPI_Testsome", indices[i] % members());
-    } else {
-      check(status, "MPI_Testsome", first_missing(requests));
-    }
+    if (attempt(transfers, [&] { return transfers.poll(); })) return;
     if (look < policy.spins / 20) continue;
     if (yields.yield()) continue;
-    look_at_peers(requests, ended_since);
-    if (patience.over()) throw_missing(deadline, [&](int member) { return missing(requests, member); });
+    look_at_peers(transfers, ended_since);
+    if (patience.over()) throw_missing(deadline, [&](int member) { return missing(transfers, member); });
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, kLongestNap);
   }
@@ -146,32 +135,30 @@ void MpiMessageGroup::begin(const Call& call) {
 }
 
 void MpiMessageGroup::post_headers() {
-  constexpr int kBytes = sizeof(SharedCall);
-  for (int step = 1; step < members(); ++step) {
-    const int peer = (me() + step) % members();
-    check(MPI_Irecv(&call_of(peer), kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
-                    &receive_of(memory_->headers, peer)),
-          "MPI_Irecv", peer);
-    check(MPI_Isend(&memory_->own, kBytes, MPI_BYTE, wire_rank(peer), tags_ + header, wire(),
-                    &send_of(memory_->headers, peer)),
-          "MPI_Isend", peer);
-  }
+  Transfers& headers = *memory_->headers;
+  attempt(headers, [&] {
+    for_each_peer(me(), members(), [&](int peer) {
+      headers.receive(receive_of(peer), global_rank(peer), tags_ + header, &call_of(peer),
+                      sizeof(SharedCall));
+      headers.send(send_of(peer), global_rank(peer), tags_ + header, &memory_->own, sizeof(SharedCall));
+    });
+  });
 }
 
 void MpiMessageGroup::post_payloads(const Traffic& traffic) {
+  Transfers& payloads = *memory_->payloads;
   const auto offset_of = [&](int member) { return std::min(buffer_bytes_, member * traffic.stride_bytes); };
-  for (int step = 1; step < members(); ++step) {
-    const int peer = (me() + step) % members();
-    const std::int64_t offset = offset_of(me());
-    if (traffic.shows(peer))
-      check(MPI_Irecv(buffer_of(peer) + offset, static_cast<int>(buffer_bytes_ - offset), MPI_BYTE,
-                      wire_rank(peer), tags_ + payload, wire(), &receive_of(memory_->payloads, peer)),
-            "MPI_Irecv", peer);
-    if (traffic.shows(me()))
-      check(MPI_Isend(outgoing() + offset_of(peer), static_cast<int>(traffic.bytes_for(peer)), MPI_BYTE,
-                      wire_rank(peer), tags_ + payload, wire(), &send_of(memory_->payloads, peer)),
-            "MPI_Isend", peer);
-  }
+  const std::int64_t own_offset = offset_of(me());
+  attempt(payloads, [&] {
+    for_each_peer(me(), members(), [&](int peer) {
+      if (traffic.shows(peer))
+        payloads.receive(receive_of(peer), global_rank(peer), tags_ + payload, buffer_of(peer) + own_offset,
+                         buffer_bytes_ - own_offset);
+      if (traffic.shows(me()))
+        payloads.send(send_of(peer), global_rank(peer), tags_ + payload, outgoing() + offset_of(peer),
+                      traffic.bytes_for(peer));
+    });
+  });
 }
 
 void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
@@ -179,12 +166,12 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
   if (first_exchange_) post_headers();
   post_payloads(traffic);
   if (first_exchange_) {
-    wait(memory_->headers, deadline);
+    wait(*memory_->headers, deadline);
     for (int member = 0; member < members(); ++member)
       if (member != me()) check_match(memory_->own, call_of(member), member);
   }
   first_exchange_ = false;
-  wait(memory_->payloads, deadline);
+  wait(*memory_->payloads, deadline);
   messages.landed();
 }
 
@@ -193,38 +180,36 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
 void MpiMessageGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
   announce(call, ++sent_to_[to]);
   InFlight messages(*this);
-  check(MPI_Isend(&memory_->own, sizeof(SharedCall), MPI_BYTE, wire_rank(to), tags_ + message_header, wire(),
-                  &send_of(memory_->headers, to)),
-        "MPI_Isend", to);
+  Transfers &headers = *memory_->headers, &payloads = *memory_->payloads;
+  const int slot = send_of(to), rank = global_rank(to);
+  attempt(headers,
+          [&] { headers.send(slot, rank, tags_ + message_header, &memory_->own, sizeof(SharedCall)); });
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
     kernels::copy(outgoing(), static_cast<const char*>(source) + begin, bytes);
-    check(MPI_Issend(outgoing(), static_cast<int>(bytes), MPI_BYTE, wire_rank(to), tags_ + message_payload,
-                     wire(), &send_of(memory_->payloads, to)),
-          "MPI_Issend", to);
-    wait(memory_->payloads, deadline);
+    attempt(payloads, [&] { payloads.send_taken(slot, rank, tags_ + message_payload, outgoing(), bytes); });
+    wait(payloads, deadline);
     begin += bytes;
   } while (begin < call.count);
-  wait(memory_->headers, deadline);
+  wait(headers, deadline);
   messages.landed();
 }
 
 void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
   announce(call, ++taken_from_[from]);
   InFlight messages(*this);
-  check(MPI_Irecv(&call_of(from), sizeof(SharedCall), MPI_BYTE, wire_rank(from), tags_ + message_header,
-                  wire(), &receive_of(memory_->headers, from)),
-        "MPI_Irecv", from);
-  wait(memory_->headers, deadline);
+  Transfers &headers = *memory_->headers, &payloads = *memory_->payloads;
+  const int slot = receive_of(from), rank = global_rank(from);
+  attempt(headers,
+          [&] { headers.receive(slot, rank, tags_ + message_header, &call_of(from), sizeof(SharedCall)); });
+  wait(headers, deadline);
   check_message(memory_->own, call_of(from), from);
   std::int64_t begin = 0;
   do {
     const std::int64_t bytes = std::min(buffer_bytes_, call.count - begin);
-    check(MPI_Irecv(buffer_of(from), static_cast<int>(bytes), MPI_BYTE, wire_rank(from),
-                    tags_ + message_payload, wire(), &receive_of(memory_->payloads, from)),
-          "MPI_Irecv", from);
-    wait(memory_->payloads, deadline);
+    attempt(payloads, [&] { payloads.receive(slot, rank, tags_ + message_payload, buffer_of(from), bytes); });
+    wait(payloads, deadline);
     kernels::copy(static_cast<char*>(target) + begin, buffer_of(from), bytes);
     begin += bytes;
   } while (begin < call.count);

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "src/comm/mpi/group.h"
-#include "src/comm/mpi/wire.h"
+#include "src/comm/mpi/transport.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
@@ -24,15 +24,13 @@ class MpiMessageGroup final : public MpiGroup {
   void recv(int from, const Call& call, void* target, std::chrono::nanoseconds deadline) override;
 
  private:
-  // Of each member its receive, then of each its send; null where there is none or it is done.
-  using Requests = IdVector<MPI_Request>;
-  // All that MPI may write to or read from.
+  // All that the transport may write to or read from. Of each member its receive, then of each its send.
   struct Memory {
     std::unique_ptr<std::byte[]> outgoing;
     IdVector<std::unique_ptr<std::byte[]>> incoming;
     SharedCall own;
     IdVector<SharedCall> calls;
-    Requests headers, payloads;
+    std::unique_ptr<Transfers> headers, payloads;
   };
   // While it lives, and ever after if a call fails, messages are on their way.
   class InFlight;
@@ -40,26 +38,26 @@ class MpiMessageGroup final : public MpiGroup {
   std::byte* buffer_of(int member) { return memory_->incoming[member].get(); }
   SharedCall& call_of(int member) { return memory_->calls[member]; }
   int wire_rank(int member) const { return global_rank(member); }
-  MPI_Comm wire() const { return world()->wire().messages(); }
-  MPI_Request& receive_of(Requests& requests, int member) const;
-  MPI_Request& send_of(Requests& requests, int member) const;
+  int receive_of(int member) const { return member; }  // its slot
+  int send_of(int member) const { return members() + member; }
 
-  // Returns where `call`, which was to communicate with member `peer`, succeeded. Else the world has failed,
-  // and CommunicationError says why: a process is gone, where some rank sees that within a moment; or `peer`
-  // cannot be reached.
-  void check(int status, const char* call, int peer);
+  // Does what may throw a TransferError. Then the world has failed, and CommunicationError says why: a
+  // process is gone, where some rank sees that within a moment; or the member cannot be reached.
+  template <class Action>
+  auto attempt(const Transfers& transfers, const Action& action);
+  [[noreturn]] void report_unreachable(int peer, const char* what);
   void announce(const Call& call, std::uint64_t sequence);
   void post_headers();
   void post_payloads(const Traffic& traffic);
   // Until all are done.
-  void wait(Requests& requests, std::chrono::nanoseconds deadline);
-  void look_at_peers(const Requests& requests, device::Clock::time_point& ended_since);
-  bool missing(const Requests& requests, int member) const;
-  int first_missing(const Requests& requests) const;  // the last member where none is
+  void wait(Transfers& transfers, std::chrono::nanoseconds deadline);
+  void look_at_peers(const Transfers& transfers, device::Clock::time_point& ended_since);
+  bool missing(const Transfers& transfers, int member) const;
+  int first_missing(const Transfers& transfers) const;  // the last member where none is
   std::string status_text(int member) const override;
   std::string current() const override;
 
-  const int tags_;
+  const std::uint64_t tags_;
   std::unique_ptr<Memory> memory_;
   std::uint64_t sequence_ = 0;
   bool first_exchange_ = false, in_flight_ = false;

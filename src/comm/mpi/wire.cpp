@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tessera/error.h"
+#include "tessera/id_vector.h"
 
 namespace tessera::comm {
 namespace {
@@ -31,6 +32,52 @@ int take(MPI_Comm comm, int tag, void* data, int bytes) {
   return status.MPI_SOURCE;
 }
 
+class MpiTransfers final : public Transfers {
+ public:
+  MpiTransfers(MPI_Comm comm, int slots)
+      : comm_(comm), requests_(slots, MPI_REQUEST_NULL), indices_(slots), statuses_(slots) {}
+
+  void receive(int slot, int rank, std::uint64_t tag, void* data, std::int64_t bytes) override {
+    check(slot, "MPI_Irecv",
+          MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, rank, static_cast<int>(tag), comm_,
+                    &requests_[slot]));
+  }
+  void send(int slot, int rank, std::uint64_t tag, const void* data, std::int64_t bytes) override {
+    check(slot, "MPI_Isend",
+          MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, rank, static_cast<int>(tag), comm_,
+                    &requests_[slot]));
+  }
+  void send_taken(int slot, int rank, std::uint64_t tag, const void* data, std::int64_t bytes) override {
+    check(slot, "MPI_Issend",
+          MPI_Issend(data, static_cast<int>(bytes), MPI_BYTE, rank, static_cast<int>(tag), comm_,
+                     &requests_[slot]));
+  }
+
+  bool poll() override {
+    constexpr const char* kCall = "MPI_Testsome";
+    int done = 0;
+    const int status =
+        MPI_Testsome(requests_.count(), requests_.data(), &done, indices_.data(), statuses_.data());
+    if (done == MPI_UNDEFINED) return true;  // none is left
+    if (status == MPI_ERR_IN_STATUS)
+      for (int i = 0; i < done; ++i) check(indices_[i], kCall, statuses_[i].MPI_ERROR);
+    else
+      check(-1, kCall, status);
+    return false;
+  }
+  bool busy(int slot) const override { return requests_[slot] != MPI_REQUEST_NULL; }
+
+ private:
+  static void check(int slot, const char* call, int status) {
+    if (status != MPI_SUCCESS) throw TransferError(slot, mpi_error(status, call));
+  }
+
+  const MPI_Comm comm_;
+  IdVector<MPI_Request> requests_;
+  IdVector<int> indices_;  // scratch, as the next
+  IdVector<MPI_Status> statuses_;
+};
+
 }  // namespace
 
 std::string mpi_error(int status, const char* call) {
@@ -52,10 +99,14 @@ MpiWire::MpiWire(MPI_Comm messages, std::vector<int> others)
   if (found != 0) last_tag_ = *limit;
 }
 
-int MpiWire::take_tags(const GroupKey& key, const std::string& name, const std::vector<int>& ranks) {
+std::unique_ptr<Transfers> MpiWire::transfers(int slots) {
+  return std::make_unique<MpiTransfers>(messages_, slots);
+}
+
+std::uint64_t MpiWire::take_tags(const GroupKey& key, const std::string& name,
+                                 const std::vector<int>& ranks) {
   const auto groups = static_cast<std::uint64_t>((last_tag_ - kFirstGroupTag) / kGroupTags);
-  Taken own = {
-      .tags = kFirstGroupTag + kGroupTags * static_cast<int>(key.low % groups), .name = name, .ranks = ranks};
+  Taken own = {.tags = kFirstGroupTag + kGroupTags * (key.low % groups), .name = name, .ranks = ranks};
   std::ranges::sort(own.ranks);
   const std::lock_guard lock(mutex_);
   for (const auto& [other_key, other] : taken_) {
@@ -68,7 +119,7 @@ int MpiWire::take_tags(const GroupKey& key, const std::string& name, const std::
           "messages between hosts: give one of them another name",
           other.name, own.name, last_tag_));
   }
-  const int tags = own.tags;
+  const std::uint64_t tags = own.tags;
   taken_.insert_or_assign({key.low, key.high}, std::move(own));
   return tags;
 }

@@ -1,5 +1,5 @@
-// What ranks on different hosts tell each other outside of calls: that one failed, or has ended. Owns the
-// tags of one world's MPI communicator, which its message groups use, too.
+// What ranks on different hosts tell each other, and send each other, by MPI: one communicator of a world's
+// own, whose tags this deals out.
 #pragma once
 
 #include <mpi.h>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/comm/mpi/shared.h"
+#include "src/comm/mpi/transport.h"
 
 namespace tessera::comm {
 
@@ -19,28 +19,25 @@ std::string mpi_error(int status, const char* call);
 // EnvironmentError naming `call` unless it succeeded.
 void check_mpi(int status, const char* call);
 
-class MpiWire {
+class MpiWire final : public Wire, public Transport {
  public:
   // `others` are the ranks on other hosts. `messages` is this world's own, and never given back.
   MpiWire(MPI_Comm messages, std::vector<int> others);
 
-  MPI_Comm messages() const { return messages_; }
-  // The first of the kGroupTags tags of a group's messages, which follow from its key. EnvironmentError where
-  // another group that lives has the same and two members or more in common with it: these could take a
-  // message of one for the other's. So all of them say, in each run of these groups.
-  int take_tags(const GroupKey& key, const std::string& name, const std::vector<int>& ranks);
-  void give_back_tags(const GroupKey& key);
-  static constexpr int kGroupTags = 4;
+  // Transport; there are as many tags as this MPI gives.
+  std::unique_ptr<Transfers> transfers(int slots) override;
+  std::uint64_t take_tags(const GroupKey& key, const std::string& name,
+                          const std::vector<int>& ranks) override;
+  void give_back_tags(const GroupKey& key) override;
 
-  // Returns when it is on its way, or after a moment.
-  void tell_failure(const SharedFailure& failure);
-  void tell_ended();
-  // Notes in `world` what others told. From any thread.
-  void listen(SharedWorld& world);
+  // Wire; returns when it is on its way, or after a moment.
+  void tell_failure(const SharedFailure& failure) override;
+  void tell_ended() override;
+  void listen(SharedWorld& world) override;
 
  private:
   struct Taken {
-    int tags = 0;
+    std::uint64_t tags = 0;
     std::string name;
     std::vector<int> ranks;
   };

@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
-#include "src/comm/mpi/wire.h"
-
 namespace tessera::comm {
 
 MpiWorld::MpiWorld(Place place, const MpiOptions& options)

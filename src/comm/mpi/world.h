@@ -1,5 +1,5 @@
 // One process's place in a world of processes: its rank, its options, the range that it shares with those of
-// its host, and the wire to those of others. Includes nothing of MPI.
+// its host, and what connects it with those of others.
 #pragma once
 
 #include <map>
@@ -7,21 +7,20 @@
 #include <mutex>
 
 #include "src/comm/mpi/arenas.h"
-#include "src/comm/mpi/shared.h"
+#include "src/comm/mpi/transport.h"
 #include "tessera/communicator.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
-class MpiWire;
-
 class MpiWorld {
  public:
   struct Place {
-    SharedWorld* shared = nullptr;            // of the processes of this host; counts all ranks of the world
-    std::shared_ptr<MpiWire> wire = nullptr;  // none where all are on one host
-    IdVector<int> hosts = {};                 // by rank; empty: all on one host
-    std::shared_ptr<void> keeper = nullptr;   // of the shared range
+    SharedWorld* shared = nullptr;         // of the processes of this host; counts all ranks of the world
+    std::shared_ptr<Wire> wire = nullptr;  // none where all are on one host, as the next
+    std::shared_ptr<Transport> transport = nullptr;
+    IdVector<int> hosts = {};                // by rank; empty: all on one host
+    std::shared_ptr<void> keeper = nullptr;  // of the shared range
     int rank = 0, ranks = 1;
   };
   MpiWorld(Place place, const MpiOptions& options);
@@ -37,7 +36,7 @@ class MpiWorld {
   SharedWorld& shared() const { return *place_.shared; }
 
   const std::shared_ptr<MpiArenas>& arenas() const { return arenas_; }
-  MpiWire& wire() const { return *place_.wire; }
+  Transport& transport() const { return *place_.transport; }
   bool is_here(int rank) const;  // on this rank's host
 
   void fail(int culprit, const std::string& message);
