@@ -207,10 +207,12 @@ std::string backend_of(const std::string& path) {
   return end == std::string::npos ? "" : path.substr(comm.size(), end - comm.size());
 }
 
-// A backend sees its own folder and what all share, which sees no backend.
+// A backend sees its own folder and what all share, which sees no backend. Backends of processes see what
+// these share, too, which is no backend.
 bool among_backends(const std::string& file, const std::string& target) {
-  return file.starts_with("src/comm/") && !backend_of(target).empty() &&
-         backend_of(target) != backend_of(file);
+  const std::string from = backend_of(file), to = backend_of(target);
+  const bool shares = to == "staged" && from == "mpi";
+  return file.starts_with("src/comm/") && !to.empty() && to != from && !shares;
 }
 
 bool is_ours(const std::string& target) {
@@ -417,10 +419,13 @@ TEST(Floors, TheRulesTellFloorsApart) {
   EXPECT_FALSE(along_the_arrows("src/plan/memory_plan.cpp", "src/tune/strategy_changes.h"));
   EXPECT_TRUE(along_the_arrows("src/tune/budget.cpp", "src/build/builder.h"));
   EXPECT_TRUE(along_the_arrows("src/verify/verify.cpp", "tessera/memory_plan.h"));
-  EXPECT_TRUE(among_backends("src/comm/mpi/group.h", "src/comm/local/group.h"));
+  EXPECT_TRUE(among_backends("src/comm/mpi/wire.h", "src/comm/local/group.h"));
+  EXPECT_TRUE(among_backends("src/comm/staged/group.h", "src/comm/mpi/wire.h"));
+  EXPECT_TRUE(among_backends("src/comm/local/group.h", "src/comm/staged/group.h"));
   EXPECT_TRUE(among_backends("src/comm/communicator.cpp", "src/comm/local/group.h"));
-  EXPECT_FALSE(among_backends("src/comm/mpi/group.h", "src/comm/call.h"));
-  EXPECT_FALSE(among_backends("src/comm/mpi/group.cpp", "src/comm/mpi/group.h"));
+  EXPECT_FALSE(among_backends("src/comm/mpi/wire.h", "src/comm/call.h"));
+  EXPECT_FALSE(among_backends("src/comm/mpi/wire.cpp", "src/comm/mpi/wire.h"));
+  EXPECT_FALSE(among_backends("src/comm/mpi/init.cpp", "src/comm/staged/group.h"));
   for (const char* header :
        {"fmt/core.h", "hwy/highway.h", "oneapi/dnnl/dnnl.hpp", "mpi.h", "cuda_runtime.h"})
     EXPECT_TRUE(is_library_header(header)) << header;

@@ -8,9 +8,9 @@
 #include <optional>
 #include <thread>
 
-#include "src/comm/mpi/backend.h"
 #include "src/comm/mpi/limit.h"
 #include "src/comm/mpi/wire.h"
+#include "src/comm/staged/backend.h"
 #include "src/device/time_text.h"
 #include "tessera/id_vector.h"
 
@@ -31,7 +31,7 @@ using comm::check_mpi;
 struct Window {
   MPI_Win handle = MPI_WIN_NULL;
   std::atomic<bool> unused{false};
-  std::weak_ptr<comm::MpiWorld> world;
+  std::weak_ptr<comm::StagedWorld> world;
 };
 
 class Mpi {
@@ -212,7 +212,7 @@ std::shared_ptr<comm::MpiWire> make_wire(const Hosts& hosts, MPI_Comm all) {
 }
 
 // Collective.
-std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) {
+std::shared_ptr<comm::StagedWorld> make_world(Mpi& mpi, const MpiOptions& options) {
   std::optional<comm::MpiLimit> in_time(std::in_place, kMaking, options.deadline);
   mpi.free_unused();
   Hosts hosts = find_hosts(mpi.all(), options);
@@ -232,15 +232,19 @@ std::shared_ptr<comm::MpiWorld> make_world(Mpi& mpi, const MpiOptions& options) 
   if (hosts.rank == hosts.first_rank[hosts.rank]) new (shared) comm::SharedWorld(hosts.ranks, bytes);
   mpi.meet(options.deadline);
   keeper->shared = shared;
-  auto world = std::make_shared<comm::MpiWorld>(
-      comm::MpiWorld::Place{.shared = shared,
-                            .wire = wire,
-                            .transport = wire,
-                            .hosts = hosts.several() ? hosts.first_rank : IdVector<int>(),
-                            .keeper = keeper,
-                            .rank = hosts.rank,
-                            .ranks = hosts.ranks},
-      options);
+  auto world = std::make_shared<comm::StagedWorld>(
+      comm::StagedWorld::Place{.shared = shared,
+                               .wire = wire,
+                               .transport = wire,
+                               .hosts = hosts.several() ? hosts.first_rank : IdVector<int>(),
+                               .keeper = keeper,
+                               .rank = hosts.rank,
+                               .ranks = hosts.ranks},
+      comm::StagedOptions{.deadline = options.deadline,
+                          .delay = options.delay,
+                          .waiting = options.waiting,
+                          .direct = options.direct,
+                          .settings = "MpiOptions"});
   window->world = world;
   mpi.meet(options.deadline);  // all have entered, so who dies is noticed
   return world;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/comm/mpi/transport.h"
+#include "src/comm/staged/transport.h"
 
 namespace tessera::comm {
 

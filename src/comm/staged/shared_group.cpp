@@ -1,4 +1,4 @@
-#include "src/comm/mpi/shared_group.h"
+#include "src/comm/staged/shared_group.h"
 
 #include <fmt/format.h>
 
@@ -25,17 +25,17 @@ std::int64_t rounded_down(std::int64_t value, std::int64_t unit) { return value 
 
 // ---- the shared range ----
 
-std::int64_t MpiSharedGroup::head_bytes(int members) {
+std::int64_t SharedGroup::head_bytes(int members) {
   return static_cast<std::int64_t>(sizeof(Head)) + members * static_cast<std::int64_t>(sizeof(Slot));
 }
 
-void MpiSharedGroup::lay_out(const SharedWorld::Room& room) const {
+void SharedGroup::lay_out(const SharedWorld::Room& room) const {
   new (room.base) Head;
   auto* const slots = reinterpret_cast<Slot*>(room.base + sizeof(Head));
   for (int member = 0; member < members(); ++member) new (slots + member) Slot;
 }
 
-SharedWorld::Room MpiSharedGroup::join(const SharedWorld::RoomWanted& wanted) {
+SharedWorld::Room SharedGroup::join(const SharedWorld::RoomWanted& wanted) {
   try {
     return world()->shared().join(world()->rank(), wanted, world()->options().deadline,
                                   [this](const SharedWorld::Room& room) { lay_out(room); });
@@ -48,9 +48,9 @@ SharedWorld::Room MpiSharedGroup::join(const SharedWorld::RoomWanted& wanted) {
   }
 }
 
-MpiSharedGroup::MpiSharedGroup(Place place)
-    : MpiGroup(std::move(place)),
-      Puller(MpiGroup::members()),
+SharedGroup::SharedGroup(Place place)
+    : StagedGroup(std::move(place)),
+      Puller(StagedGroup::members()),
       read_from_(members()),
       sent_to_(members()),
       taken_from_(members()) {
@@ -60,28 +60,29 @@ MpiSharedGroup::MpiSharedGroup(Place place)
   room_ = join({.key = key(),
                 .members = n,
                 .best_bytes = head_bytes(n) + 2 * n * std::max(kBestBuffer, least),
-                .least_bytes = head_bytes(n) + 2 * n * least});
+                .least_bytes = head_bytes(n) + 2 * n * least,
+                .settings = world()->options().settings});
   head_ = reinterpret_cast<Head*>(room_.base);
   slots_ = reinterpret_cast<Slot*>(room_.base + sizeof(Head));
   buffers_ = room_.base + head_bytes(n);
   buffer_bytes_ = rounded_down((room_.bytes - head_bytes(n)) / (2 * n), 2 * kLine);
 }
 
-MpiSharedGroup::~MpiSharedGroup() { world()->leave(room_.group); }
+SharedGroup::~SharedGroup() { world()->leave(room_.group); }
 
-std::byte* MpiSharedGroup::buffer(int member, std::uint64_t phase) const {
+std::byte* SharedGroup::buffer(int member, std::uint64_t phase) const {
   return buffers_ + (2 * member + static_cast<int>(phase % 2)) * buffer_bytes_;
 }
 
 // ---- barriers and matching ----
 
-void MpiSharedGroup::announce(const SharedCall& call) {
+void SharedGroup::announce(const SharedCall& call) {
   current_ = call;
   slot(me()).status.write(call);
   if (world()->shared().failed()) throw_failed();
 }
 
-void MpiSharedGroup::begin(const Call& call) {
+void SharedGroup::begin(const Call& call) {
   const SharedCall shared(call, sequence_ + 1);
   announce(shared);
   slot(me()).calls[++sequence_ % 2] = shared;
@@ -89,8 +90,8 @@ void MpiSharedGroup::begin(const Call& call) {
 }
 
 template <class Done, class IsMissing>
-void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done& done,
-                          const IsMissing& missing) {
+void SharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done& done,
+                       const IsMissing& missing) {
   SharedWorld& shared = world()->shared();
   const auto peer_ended = [&] {
     for (int member = 0; member < members(); ++member)
@@ -104,7 +105,7 @@ void MpiSharedGroup::wait(SharedSignal& signal, nanoseconds deadline, const Done
   throw_missing(in_time ? nanoseconds::zero() : deadline, missing);
 }
 
-void MpiSharedGroup::barrier(nanoseconds deadline) {
+void SharedGroup::barrier(nanoseconds deadline) {
   ++phase_;
   const std::uint64_t target = phase_ * static_cast<std::uint64_t>(members());
   // Read where a member has ended, which orders it, and in reports.
@@ -115,7 +116,7 @@ void MpiSharedGroup::barrier(nanoseconds deadline) {
       [&](int member) { return slot(member).phase.load() < phase_; });
 }
 
-void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
+void SharedGroup::exchange(const Traffic&, nanoseconds deadline) {
   barrier(deadline);
   if (!first_exchange_) return;
   first_exchange_ = false;
@@ -126,7 +127,7 @@ void MpiSharedGroup::exchange(const Traffic&, nanoseconds deadline) {
 // ---- reading peers' memory ----
 
 // Mostly in the arenas of the collective before, which need no lock as long as they are registered.
-std::shared_ptr<const MappedArenas> MpiSharedGroup::find(const void* source) {
+std::shared_ptr<const MappedArenas> SharedGroup::find(const void* source) {
   std::shared_ptr<const MappedArenas> arenas = found_.lock();
   if (arenas && arenas->offset_of(source) >= 0) return arenas;
   arenas = world()->arenas()->find(source);
@@ -134,7 +135,7 @@ std::shared_ptr<const MappedArenas> MpiSharedGroup::find(const void* source) {
   return arenas;
 }
 
-Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds deadline) {
+Puller* SharedGroup::open(const void* source, std::int64_t bytes, nanoseconds deadline) {
   if (bytes < kPullBytes) return nullptr;
   const auto place_of = [&](int member) -> ArenaPlace& { return slot(member).sources[sequence_ % 2]; };
   ArenaPlace& own = place_of(me());
@@ -153,19 +154,19 @@ Puller* MpiSharedGroup::open(const void* source, std::int64_t bytes, nanoseconds
   return open_ ? this : nullptr;
 }
 
-void MpiSharedGroup::close(nanoseconds deadline) {
+void SharedGroup::close(nanoseconds deadline) {
   open_ = nullptr;
   barrier(deadline);
 }
 
-void MpiSharedGroup::start_reading() {
+void SharedGroup::start_reading() {
   slot(me()).reading.store(true);
   if (!world()->shared().failed()) return;
   stop_reading();
   throw_failed();
 }
 
-void MpiSharedGroup::abandon(nanoseconds deadline) noexcept {
+void SharedGroup::abandon(nanoseconds deadline) noexcept {
   open_ = nullptr;
   // Every way here has marked the world failed, so no peer begins to read.
   device::Patience patience(deadline);
@@ -180,15 +181,15 @@ void MpiSharedGroup::abandon(nanoseconds deadline) noexcept {
 // ---- messages ----
 
 // A message goes through the sender's free buffer, in pieces of half of it, of which two are on their way.
-std::int64_t MpiSharedGroup::pieces_of(std::int64_t bytes) const {
+std::int64_t SharedGroup::pieces_of(std::int64_t bytes) const {
   return std::max<std::int64_t>(1, (bytes + piece_bytes() - 1) / piece_bytes());
 }
 
-std::byte* MpiSharedGroup::piece(int from, std::int64_t index) const {
+std::byte* SharedGroup::piece(int from, std::int64_t index) const {
   return buffer(from, slot(from).message_buffer) + index % 2 * piece_bytes();
 }
 
-void MpiSharedGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
+void SharedGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
   const SharedCall shared(call, ++sent_to_[to]);
   announce(shared);
   Slot& own = slot(me());
@@ -209,7 +210,7 @@ void MpiSharedGroup::send(int to, const Call& call, const void* source, nanoseco
   in_flight_at_most(0);
 }
 
-void MpiSharedGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
+void SharedGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
   const SharedCall shared(call, ++taken_from_[from]);
   announce(shared);
   Slot& way = slot(from);
@@ -230,12 +231,12 @@ void MpiSharedGroup::recv(int from, const Call& call, void* target, nanoseconds 
 
 // ---- errors ----
 
-std::string MpiSharedGroup::status_text(int member) const {
+std::string SharedGroup::status_text(int member) const {
   const std::optional<SharedCall> status = slot(member).status.read();
   return status ? status->status_text() : "was stopped as it began a call";
 }
 
-std::string MpiSharedGroup::current() const {
+std::string SharedGroup::current() const {
   return fmt::format("{} on '{}'", current_.local().text(current_.sequence), name());
 }
 

@@ -1,4 +1,4 @@
-#include "src/comm/mpi/message_group.h"
+#include "src/comm/staged/message_group.h"
 
 #include <fmt/format.h>
 
@@ -24,17 +24,17 @@ enum Tag { header, payload, message_header, message_payload };  // behind the gr
 
 // ---- what is on its way ----
 
-class MpiMessageGroup::InFlight {
+class MessageGroup::InFlight {
  public:
-  explicit InFlight(MpiMessageGroup& group) : group_(group) { group_.in_flight_ = true; }
+  explicit InFlight(MessageGroup& group) : group_(group) { group_.in_flight_ = true; }
   void landed() { group_.in_flight_ = false; }
 
  private:
-  MpiMessageGroup& group_;
+  MessageGroup& group_;
 };
 
-MpiMessageGroup::MpiMessageGroup(Place place)
-    : MpiGroup(std::move(place)),
+MessageGroup::MessageGroup(Place place)
+    : StagedGroup(std::move(place)),
       tags_(world()->transport().take_tags(key(), name(), global_ranks())),
       memory_(std::make_unique<Memory>()),
       sent_to_(members()),
@@ -50,7 +50,7 @@ MpiMessageGroup::MpiMessageGroup(Place place)
 }
 
 // What is still on its way keeps its memory, and its tags.
-MpiMessageGroup::~MpiMessageGroup() {
+MessageGroup::~MessageGroup() {
   if (in_flight_)
     static_cast<void>(memory_.release());
   else
@@ -58,13 +58,13 @@ MpiMessageGroup::~MpiMessageGroup() {
 }
 
 template <class Action>
-auto MpiMessageGroup::attempt(const Transfers& transfers, const Action& action) try {
+auto MessageGroup::attempt(const Transfers& transfers, const Action& action) try {
   return action();
 } catch (const TransferError& error) {
   report_unreachable(error.slot() < 0 ? first_missing(transfers) : error.slot() % members(), error.what());
 }
 
-void MpiMessageGroup::report_unreachable(int peer, const char* what) {
+void MessageGroup::report_unreachable(int peer, const char* what) {
   SharedWorld& shared = world()->shared();
   for (device::Patience patience(kGrace); !shared.failed() && !patience.over();
        std::this_thread::sleep_for(kLongestNap))
@@ -76,18 +76,18 @@ void MpiMessageGroup::report_unreachable(int peer, const char* what) {
 
 // ---- waits ----
 
-bool MpiMessageGroup::missing(const Transfers& transfers, int member) const {
+bool MessageGroup::missing(const Transfers& transfers, int member) const {
   return transfers.busy(receive_of(member)) || transfers.busy(send_of(member));
 }
 
-int MpiMessageGroup::first_missing(const Transfers& transfers) const {
+int MessageGroup::first_missing(const Transfers& transfers) const {
   int member = 0;
   while (member + 1 < members() && !missing(transfers, member)) ++member;
   return member;
 }
 
 // Throws if the world has failed or a peer that is waited for ended a while ago.
-void MpiMessageGroup::look_at_peers(const Transfers& transfers, device::Clock::time_point& ended_since) {
+void MessageGroup::look_at_peers(const Transfers& transfers, device::Clock::time_point& ended_since) {
   world()->look_around();
   SharedWorld& shared = world()->shared();
   if (shared.failed()) throw_failed();
@@ -104,7 +104,7 @@ void MpiMessageGroup::look_at_peers(const Transfers& transfers, device::Clock::t
     throw_missing(nanoseconds::zero(), [&](int member) { return missing(transfers, member); });
 }
 
-void MpiMessageGroup::wait(Transfers& transfers, nanoseconds deadline) {
+void MessageGroup::wait(Transfers& transfers, nanoseconds deadline) {
   const device::WaitPolicy& policy = world()->policy();
   device::Patience patience(deadline);
   auto ended_since = device::Clock::time_point::max();
@@ -123,18 +123,18 @@ void MpiMessageGroup::wait(Transfers& transfers, nanoseconds deadline) {
 
 // ---- collectives ----
 
-void MpiMessageGroup::announce(const Call& call, std::uint64_t sequence) {
+void MessageGroup::announce(const Call& call, std::uint64_t sequence) {
   memory_->own = SharedCall(call, sequence);
   if (in_flight_ || world()->shared().failed()) throw_failed();
 }
 
-void MpiMessageGroup::begin(const Call& call) {
+void MessageGroup::begin(const Call& call) {
   announce(call, sequence_ + 1);
   ++sequence_;
   first_exchange_ = true;
 }
 
-void MpiMessageGroup::post_headers() {
+void MessageGroup::post_headers() {
   Transfers& headers = *memory_->headers;
   attempt(headers, [&] {
     for_each_peer(me(), members(), [&](int peer) {
@@ -145,7 +145,7 @@ void MpiMessageGroup::post_headers() {
   });
 }
 
-void MpiMessageGroup::post_payloads(const Traffic& traffic) {
+void MessageGroup::post_payloads(const Traffic& traffic) {
   Transfers& payloads = *memory_->payloads;
   const auto offset_of = [&](int member) { return std::min(buffer_bytes_, member * traffic.stride_bytes); };
   const std::int64_t own_offset = offset_of(me());
@@ -161,7 +161,7 @@ void MpiMessageGroup::post_payloads(const Traffic& traffic) {
   });
 }
 
-void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
+void MessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
   InFlight messages(*this);
   if (first_exchange_) post_headers();
   post_payloads(traffic);
@@ -177,7 +177,7 @@ void MpiMessageGroup::exchange(const Traffic& traffic, nanoseconds deadline) {
 
 // ---- messages ----
 
-void MpiMessageGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
+void MessageGroup::send(int to, const Call& call, const void* source, nanoseconds deadline) {
   announce(call, ++sent_to_[to]);
   InFlight messages(*this);
   Transfers &headers = *memory_->headers, &payloads = *memory_->payloads;
@@ -196,7 +196,7 @@ void MpiMessageGroup::send(int to, const Call& call, const void* source, nanosec
   messages.landed();
 }
 
-void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
+void MessageGroup::recv(int from, const Call& call, void* target, nanoseconds deadline) {
   announce(call, ++taken_from_[from]);
   InFlight messages(*this);
   Transfers &headers = *memory_->headers, &payloads = *memory_->payloads;
@@ -219,12 +219,12 @@ void MpiMessageGroup::recv(int from, const Call& call, void* target, nanoseconds
 // ---- errors ----
 
 // By the last call that it told this rank: that of what it sent.
-std::string MpiMessageGroup::status_text(int member) const {
+std::string MessageGroup::status_text(int member) const {
   const SharedCall& call = memory_->calls[member];
   return call.sequence == 0 ? "has sent nothing here" : call.status_text();
 }
 
-std::string MpiMessageGroup::current() const {
+std::string MessageGroup::current() const {
   return fmt::format("{} on '{}'", memory_->own.local().text(memory_->own.sequence), name());
 }
 

@@ -10,15 +10,15 @@
 // reads; a peer marks itself reading first and then looks for failure.
 #pragma once
 
-#include "src/comm/mpi/group.h"
+#include "src/comm/staged/group.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
-class MpiSharedGroup final : public MpiGroup, private Puller {
+class SharedGroup final : public StagedGroup, private Puller {
  public:
-  explicit MpiSharedGroup(Place place);
-  ~MpiSharedGroup() override;
+  explicit SharedGroup(Place place);
+  ~SharedGroup() override;
 
   std::byte* outgoing() override { return buffer(me(), phase_ + 1); }
   const std::byte* incoming(int member) override { return buffer(member, phase_); }

@@ -6,14 +6,22 @@
 #include <memory>
 #include <mutex>
 
-#include "src/comm/mpi/arenas.h"
-#include "src/comm/mpi/transport.h"
+#include "src/comm/staged/arenas.h"
+#include "src/comm/staged/transport.h"
 #include "tessera/communicator.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
-class MpiWorld {
+struct StagedOptions {
+  std::chrono::milliseconds deadline{60'000};
+  std::chrono::microseconds delay{0};
+  Waiting waiting = Waiting::automatic;
+  bool direct = true;                // false: as if the system let no process map another's arena
+  const char* settings = "options";  // what the user calls them: "MpiOptions"
+};
+
+class StagedWorld {
  public:
   struct Place {
     SharedWorld* shared = nullptr;         // of the processes of this host; counts all ranks of the world
@@ -23,19 +31,19 @@ class MpiWorld {
     std::shared_ptr<void> keeper = nullptr;  // of the shared range
     int rank = 0, ranks = 1;
   };
-  MpiWorld(Place place, const MpiOptions& options);
+  StagedWorld(Place place, const StagedOptions& options);
   // Tells the others that this rank makes no further calls: a store and a notice, and no wait for anybody.
-  ~MpiWorld();
-  MpiWorld(const MpiWorld&) = delete;
-  MpiWorld& operator=(const MpiWorld&) = delete;
+  ~StagedWorld();
+  StagedWorld(const StagedWorld&) = delete;
+  StagedWorld& operator=(const StagedWorld&) = delete;
 
   int rank() const { return place_.rank; }
   int ranks() const { return place_.ranks; }
-  const MpiOptions& options() const { return options_; }
+  const StagedOptions& options() const { return options_; }
   const device::WaitPolicy& policy() const { return policy_; }
   SharedWorld& shared() const { return *place_.shared; }
 
-  const std::shared_ptr<MpiArenas>& arenas() const { return arenas_; }
+  const std::shared_ptr<RegisteredArenas>& arenas() const { return arenas_; }
   Transport& transport() const { return *place_.transport; }
   bool is_here(int rank) const;  // on this rank's host
 
@@ -57,9 +65,9 @@ class MpiWorld {
   int ranks_here() const;
 
   const Place place_;
-  const MpiOptions options_;
+  const StagedOptions options_;
   const device::WaitPolicy policy_;
-  const std::shared_ptr<MpiArenas> arenas_;
+  const std::shared_ptr<RegisteredArenas> arenas_;
   std::atomic<bool> waited_to_leave_{false};  // in vain
   std::mutex mutex_;
   std::map<std::string, int> occurrences_;  // by parent and arguments; guarded by mutex_

@@ -1,17 +1,17 @@
-// The `mpi` backend: ranks are processes, which stage what their peers need, exchange, and pull.
+// Collectives of ranks that are processes, which stage what their peers need, exchange, and pull.
 #pragma once
 
 #include <span>
 
-#include "src/comm/mpi/group.h"
 #include "src/comm/puller.h"
+#include "src/comm/staged/group.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
-class MpiBackend final : public Backend {
+class StagedBackend final : public Backend {
  public:
-  explicit MpiBackend(std::unique_ptr<MpiGroup> group);
+  explicit StagedBackend(std::unique_ptr<StagedGroup> group);
 
   int rank() const override { return group_->me(); }
   int world() const override { return group_->members(); }
@@ -78,7 +78,7 @@ class MpiBackend final : public Backend {
   void count(std::int64_t bytes) { bytes_received_.fetch_add(bytes, std::memory_order_relaxed); }
   void delay() const;
 
-  const std::unique_ptr<MpiGroup> group_;
+  const std::unique_ptr<StagedGroup> group_;
   std::chrono::milliseconds deadline_;
   std::chrono::nanoseconds delay_;
   IdVector<const void*> contributions_;  // scratch of contributions()
@@ -86,6 +86,6 @@ class MpiBackend final : public Backend {
 };
 
 // The communicator of this process in `world`.
-Communicator communicator_of(const std::shared_ptr<MpiWorld>& world);
+Communicator communicator_of(const std::shared_ptr<StagedWorld>& world);
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-#include "src/comm/mpi/backend.h"
+#include "src/comm/staged/backend.h"
 
 #include <fmt/format.h>
 
@@ -18,28 +18,28 @@ constexpr std::int64_t kSumEverywhereBytes = 16 * 1024;
 
 }  // namespace
 
-MpiBackend::MpiBackend(std::unique_ptr<MpiGroup> group)
+StagedBackend::StagedBackend(std::unique_ptr<StagedGroup> group)
     : group_(std::move(group)),
       deadline_(group_->world()->options().deadline),
       delay_(group_->world()->options().delay),
       contributions_(group_->members()) {}
 
-std::shared_ptr<Backend> MpiBackend::subgroup(const std::vector<int>& ranks, const std::string& name) {
+std::shared_ptr<Backend> StagedBackend::subgroup(const std::vector<int>& ranks, const std::string& name) {
   std::vector<int> global(ranks.size());
   std::transform(ranks.begin(), ranks.end(), global.begin(),
                  [&](int rank) { return group_->global_rank(rank); });
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
-  auto made = std::make_shared<MpiBackend>(MpiGroup::make({.world = group_->world(),
-                                                           .parent = group_->key(),
-                                                           .global_ranks = global,
-                                                           .me = static_cast<int>(own - ranks.begin()),
-                                                           .name = name}));
+  auto made = std::make_shared<StagedBackend>(StagedGroup::make({.world = group_->world(),
+                                                                 .parent = group_->key(),
+                                                                 .global_ranks = global,
+                                                                 .me = static_cast<int>(own - ranks.begin()),
+                                                                 .name = name}));
   made->deadline_ = deadline_;
   made->delay_ = delay_;
   return made;
 }
 
-Traffic MpiBackend::Parts::traffic(const Part& part) const {
+Traffic StagedBackend::Parts::traffic(const Part& part) const {
   const std::int64_t bytes = part.count * width;
   if (stride_bytes > 0)
     return {.bytes = bytes,
@@ -53,15 +53,15 @@ Traffic MpiBackend::Parts::traffic(const Part& part) const {
   return {.bytes = bytes, .total_bytes = bytes, .root = root};
 }
 
-void MpiBackend::delay() const { device::sleep_exactly(delay_); }
+void StagedBackend::delay() const { device::sleep_exactly(delay_); }
 
-void MpiBackend::begin(const Call& call) {
+void StagedBackend::begin(const Call& call) {
   delay();
   group_->begin(call);
 }
 
 template <class Pull>
-bool MpiBackend::pulled(const void* source, std::int64_t bytes, const Pull& pull) {
+bool StagedBackend::pulled(const void* source, std::int64_t bytes, const Pull& pull) {
   if (world() == 1) return false;
   try {
     Puller* const peers = group_->open(source, bytes, deadline_);
@@ -76,7 +76,7 @@ bool MpiBackend::pulled(const void* source, std::int64_t bytes, const Pull& pull
 }
 
 template <class Stage, class Take>
-void MpiBackend::in_parts(const Parts& parts, const Stage& stage, const Take& take) {
+void StagedBackend::in_parts(const Parts& parts, const Stage& stage, const Take& take) {
   Part part;
   do {
     part.count = std::min(parts.step, parts.total - part.begin);
@@ -88,17 +88,17 @@ void MpiBackend::in_parts(const Parts& parts, const Stage& stage, const Take& ta
 }
 
 template <class Copy>
-void MpiBackend::each_peer(const Copy& copy) const {
+void StagedBackend::each_peer(const Copy& copy) const {
   for_each_peer(rank(), world(), copy);
 }
 
-std::span<const void*> MpiBackend::contributions(std::int64_t offset_bytes, const void* own) {
+std::span<const void*> StagedBackend::contributions(std::int64_t offset_bytes, const void* own) {
   for (int member = 0; member < world(); ++member)
     contributions_[member] = member == rank() ? own : at(group_->incoming(member), offset_bytes);
   return contributions_;
 }
 
-void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
+void StagedBackend::all_gather(const void* shard, void* full, std::int64_t shard_bytes, CallLabel label) {
   char* own = at(full, rank() * shard_bytes);
   if (own != shard) kernels::copy(own, shard, shard_bytes);
   begin(Call::make(Operation::all_gather, shard_bytes, label));
@@ -115,7 +115,7 @@ void MpiBackend::all_gather(const void* shard, void* full, std::int64_t shard_by
   count((world() - 1) * shard_bytes);
 }
 
-void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
+void StagedBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
   const std::int64_t width = bytes_of(request.wire), slice_bytes = request.shard_numel * width;
   const bool contributes = request.contributors.contains(rank());
   begin(Call::reduce_scatter(request, world(), label));
@@ -151,7 +151,7 @@ void MpiBackend::reduce_scatter(const ReduceScatter& request, CallLabel label) {
 
 // Each rank sums its slice of a part and stages the sums, which its peers then pull.
 template <class Element>
-void MpiBackend::reduce_everywhere(const Call& call, Element* data, std::int64_t numel) {
+void StagedBackend::reduce_everywhere(const Call& call, Element* data, std::int64_t numel) {
   constexpr auto kWidth = static_cast<std::int64_t>(sizeof(Element));
   const std::int64_t step = group_->buffer_bytes() / kWidth;
   const bool everywhere = numel * kWidth * world() <= kSumEverywhereBytes;
@@ -177,15 +177,15 @@ void MpiBackend::reduce_everywhere(const Call& call, Element* data, std::int64_t
       });
 }
 
-void MpiBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
+void StagedBackend::all_reduce(float* data, std::int64_t numel, CallLabel label) {
   reduce_everywhere(Call::make(Operation::all_reduce_fp32, numel, label), data, numel);
 }
 
-void MpiBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
+void StagedBackend::all_reduce(double* data, std::int64_t numel, CallLabel label) {
   reduce_everywhere(Call::make(Operation::all_reduce_fp64, numel, label), data, numel);
 }
 
-void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
+void StagedBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel label) {
   Call call = Call::make(Operation::broadcast, bytes, label);
   call.root = root;
   const bool sends = rank() == root;
@@ -202,7 +202,7 @@ void MpiBackend::broadcast(void* data, std::int64_t bytes, int root, CallLabel l
   if (!sends) count(bytes);
 }
 
-void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
+void StagedBackend::all_to_all(const void* input, void* output, std::int64_t block_bytes, CallLabel label) {
   kernels::copy(at(output, rank() * block_bytes), at(input, rank() * block_bytes), block_bytes);
   begin(Call::make(Operation::all_to_all, block_bytes, label));
   if (pulled(input, block_bytes, [&](Puller& peers) { return peers.pull_all_to_all(output, block_bytes); }))
@@ -225,20 +225,20 @@ void MpiBackend::all_to_all(const void* input, void* output, std::int64_t block_
   count((world() - 1) * block_bytes);
 }
 
-void MpiBackend::barrier(CallLabel label) { meet(Call::make(Operation::barrier, 0, label)); }
+void StagedBackend::barrier(CallLabel label) { meet(Call::make(Operation::barrier, 0, label)); }
 
-void MpiBackend::meet(const Call& call) {
+void StagedBackend::meet(const Call& call) {
   begin(call);
   in_parts(
       {.step = 1}, [](Part) {}, [](Part) {});
 }
 
-void MpiBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
+void StagedBackend::send(const void* data, std::int64_t bytes, int to, CallLabel label) {
   delay();
   group_->send(to, Call::make(Operation::send, bytes, label), data, deadline_);
 }
 
-void MpiBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
+void StagedBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label) {
   delay();
   group_->recv(from, Call::make(Operation::recv, bytes, label), data, deadline_);
   count(bytes);
@@ -246,10 +246,10 @@ void MpiBackend::recv(void* data, std::int64_t bytes, int from, CallLabel label)
 
 // ---- arenas ----
 
-bool MpiBackend::wants_shared_arena() const { return world() > 1 && group_->on_one_host(); }
+bool StagedBackend::wants_shared_arena() const { return world() > 1 && group_->on_one_host(); }
 
 // All tell what to map, map it, and tell how that went: it is used by all or by none.
-ArenaRegistration MpiBackend::register_arena(Arena& arena) {
+ArenaRegistration StagedBackend::register_arena(Arena& arena) {
   if (world() == 1) return {.direct = true};
   if (!group_->on_one_host()) return {.reason = "ranks on several hosts exchange messages"};
   constexpr CallLabel kLabel{.unit = "set-up", .operation = "register_arena"};
@@ -264,7 +264,8 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   Outcome outcome;
   std::shared_ptr<MappedArenas> mapped;
   try {
-    if (!group_->world()->options().direct) throw EnvironmentError("MpiOptions::direct is false");
+    if (!group_->world()->options().direct)
+      throw EnvironmentError(fmt::format("{}::direct is false", group_->world()->options().settings));
     mapped = group_->map(arena, arenas);
   } catch (const EnvironmentError& error) {
     std::string_view(error.what()).copy(outcome.refusal.data(), outcome.refusal.size() - 1);
@@ -277,26 +278,26 @@ ArenaRegistration MpiBackend::register_arena(Arena& arena) {
   return {.direct = true};
 }
 
-void MpiBackend::rethrow_failure(const std::string& call) { group_->world()->rethrow_failure(call); }
+void StagedBackend::rethrow_failure(const std::string& call) { group_->world()->rethrow_failure(call); }
 
-void MpiBackend::fail(int culprit, const std::string& message) { group_->world()->fail(culprit, message); }
+void StagedBackend::fail(int culprit, const std::string& message) { group_->world()->fail(culprit, message); }
 
-void MpiBackend::set_waiting(bool waiting) {
+void StagedBackend::set_waiting(bool waiting) {
   group_->world()->shared().set_state(group_->world()->rank(),
                                       waiting ? RankState::waiting : RankState::working);
 }
 
-void MpiBackend::attach(FailureFlag flag) {
+void StagedBackend::attach(FailureFlag flag) {
   flag.on_failure([weak = std::weak_ptr(group_->world())](const std::string& message) {
     if (const auto world = weak.lock()) world->fail(world->rank(), message);
   });
 }
 
-Communicator communicator_of(const std::shared_ptr<MpiWorld>& world) {
+Communicator communicator_of(const std::shared_ptr<StagedWorld>& world) {
   IdVector<int> ranks(world->ranks());
   std::iota(ranks.begin(), ranks.end(), 0);
-  return Communicator(std::make_shared<MpiBackend>(
-      MpiGroup::make({.world = world, .global_ranks = ranks, .me = world->rank(), .name = "world"})));
+  return Communicator(std::make_shared<StagedBackend>(
+      StagedGroup::make({.world = world, .global_ranks = ranks, .me = world->rank(), .name = "world"})));
 }
 
 }  // namespace tessera::comm

@@ -1,4 +1,4 @@
-// What a group of processes is to the mpi backend: each member stages what its peers need in a buffer, and an
+// What a group of processes is to a backend: each member stages what its peers need in a buffer, and an
 // exchange shows it to them. Between processes of one host the buffers are shared memory and an exchange is a
 // barrier; across hosts, messages carry what is needed.
 #pragma once
@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "src/comm/call.h"
-#include "src/comm/mpi/world.h"
 #include "src/comm/puller.h"
+#include "src/comm/staged/world.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
@@ -30,21 +30,21 @@ struct Traffic {
   }
 };
 
-class MpiGroup {
+class StagedGroup {
  public:
   struct Place {
-    std::shared_ptr<MpiWorld> world;
+    std::shared_ptr<StagedWorld> world;
     GroupKey parent = {};
     IdVector<int> global_ranks;
     int me = 0;
     std::string name;
   };
   // Shared memory where all members are on this host, else messages.
-  static std::unique_ptr<MpiGroup> make(Place place);
-  explicit MpiGroup(Place place);
-  virtual ~MpiGroup() = default;
-  MpiGroup(const MpiGroup&) = delete;
-  MpiGroup& operator=(const MpiGroup&) = delete;
+  static std::unique_ptr<StagedGroup> make(Place place);
+  explicit StagedGroup(Place place);
+  virtual ~StagedGroup() = default;
+  StagedGroup(const StagedGroup&) = delete;
+  StagedGroup& operator=(const StagedGroup&) = delete;
 
   int me() const { return me_; }
   int members() const { return global_ranks_.count(); }
@@ -52,7 +52,7 @@ class MpiGroup {
   const IdVector<int>& global_ranks() const { return global_ranks_; }
   const std::string& name() const { return name_; }
   const GroupKey& key() const { return key_; }
-  const std::shared_ptr<MpiWorld>& world() const { return world_; }
+  const std::shared_ptr<StagedWorld>& world() const { return world_; }
 
   // Of each buffer; the same on all members, a multiple of 64.
   std::int64_t buffer_bytes() const { return buffer_bytes_; }
@@ -108,7 +108,7 @@ class MpiGroup {
   std::int64_t buffer_bytes_ = 0;
 
  private:
-  const std::shared_ptr<MpiWorld> world_;
+  const std::shared_ptr<StagedWorld> world_;
   const std::string name_;
   const IdVector<int> global_ranks_;
   const int me_;

@@ -1,12 +1,12 @@
 // Arenas of the processes of one host, mapped by each other: what a process tells of its own, where it sees
-// its peers', and which registered arena an address lies in. Knows nothing of collectives or of MPI.
+// its peers', and which registered arena an address lies in. Knows nothing of collectives.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "src/comm/mpi/shared.h"
+#include "src/comm/staged/shared.h"
 #include "tessera/device.h"
 #include "tessera/id_vector.h"
 
@@ -60,7 +60,7 @@ struct ArenaPlace {
 };
 
 // All that this process has registered. From any thread.
-class MpiArenas : public std::enable_shared_from_this<MpiArenas> {
+class RegisteredArenas : public std::enable_shared_from_this<RegisteredArenas> {
  public:
   // Registered until what is returned goes.
   std::shared_ptr<void> add(std::shared_ptr<const MappedArenas> arenas);

@@ -1,6 +1,6 @@
 // What processes of one host share in one range of memory: waits, words that one writes and others read, who
 // failed first, who has ended, and room for groups. Any of the processes may be stopped or killed anywhere:
-// nothing here waits for another without an end. Knows nothing of collectives or of MPI.
+// nothing here waits for another without an end. Knows nothing of collectives.
 #pragma once
 
 #include <pthread.h>
@@ -182,6 +182,7 @@ class alignas(64) SharedWorld {
     GroupKey key;
     int members = 0;
     std::int64_t best_bytes = 0, least_bytes = 0;  // as much as is fair, halved until it fits
+    const char* settings = "options";              // whose shared_bytes give the room, for messages
   };
   template <class Initialize>
   Room join(int rank, const RoomWanted& wanted, std::chrono::nanoseconds limit,

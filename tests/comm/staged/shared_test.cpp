@@ -11,7 +11,7 @@
 #include <new>
 #include <thread>
 
-#include "src/comm/mpi/backend.h"
+#include "src/comm/staged/backend.h"
 
 namespace tessera::comm {
 namespace {
@@ -45,9 +45,9 @@ class SharedRange : public ::testing::Test {
   }
   void TearDown() override { munmap(shared_, static_cast<std::size_t>(bytes_)); }
 
-  std::shared_ptr<MpiWorld> world_of(int rank, std::chrono::milliseconds deadline = kLong) {
-    return std::make_shared<MpiWorld>(MpiWorld::Place{.shared = shared_, .rank = rank, .ranks = kRanks},
-                                      MpiOptions{.deadline = deadline});
+  std::shared_ptr<StagedWorld> world_of(int rank, std::chrono::milliseconds deadline = kLong) {
+    return std::make_shared<StagedWorld>(StagedWorld::Place{.shared = shared_, .rank = rank, .ranks = kRanks},
+                                         StagedOptions{.deadline = deadline});
   }
 
   // Runs `main` in a process that ends without a word; returns at once, or when it has ended.
@@ -70,7 +70,7 @@ class SharedRange : public ::testing::Test {
 
 // A process that was stopped while it waited says so for ever.
 TEST_F(SharedRange, WhoWaitsShowsItself) {
-  const std::shared_ptr<MpiWorld> world = world_of(1);
+  const std::shared_ptr<StagedWorld> world = world_of(1);
   shared_->set_state(0, RankState::waiting);
   shared_->set_state(1, RankState::waiting);
   const auto until = device::Clock::now() + std::chrono::milliseconds(700);
@@ -104,7 +104,7 @@ TEST_F(SharedRange, ARankThatDiedBeforeTheOthersCameIsNoticedLongBeforeTheDeadli
   std::signal(SIGCHLD, SIG_IGN);
   in_child(
       [this] {
-        const std::shared_ptr<MpiWorld> world = world_of(1);
+        const std::shared_ptr<StagedWorld> world = world_of(1);
         raise(SIGKILL);
       },
       true);
@@ -368,7 +368,7 @@ class ARankThatDiesWithTheTable : public SharedRange {
   void meet_and_die() {
     Communicator ranks = communicator_of(world_of(1));
     ranks.barrier();
-    const std::shared_ptr<MpiWorld> world = world_of(1);  // counts calls anew
+    const std::shared_ptr<StagedWorld> world = world_of(1);  // counts calls anew
     const GroupKey key = world->key_of(world->key_of({}, {0, 1}, "world"), {0, 1}, "made");
     shared_->join(1, {.key = key, .members = 2, .best_bytes = kRoom, .least_bytes = 16'384}, kLong,
                   [](SharedWorld::Room) { raise(SIGKILL); });
@@ -396,7 +396,7 @@ TEST_F(SharedRange, ARankThatDiedWithTheTableBeforeItSaidWhoItIsIsNamedOnceItIsG
   Communicator ranks = communicator_of(world_of(0));
   in_child(
       [this] {
-        const std::shared_ptr<MpiWorld> world = world_of(1);
+        const std::shared_ptr<StagedWorld> world = world_of(1);
         shared_->join(-1, wanted(1, kRoom, 16'384), kLong, [](SharedWorld::Room) { raise(SIGKILL); });
       },
       false);

@@ -5,16 +5,16 @@
 // memory; where a call fails, its buffers are kept for good, for a late message may still be written to them.
 #pragma once
 
-#include "src/comm/mpi/group.h"
-#include "src/comm/mpi/transport.h"
+#include "src/comm/staged/group.h"
+#include "src/comm/staged/transport.h"
 #include "tessera/id_vector.h"
 
 namespace tessera::comm {
 
-class MpiMessageGroup final : public MpiGroup {
+class MessageGroup final : public StagedGroup {
  public:
-  explicit MpiMessageGroup(Place place);
-  ~MpiMessageGroup() override;
+  explicit MessageGroup(Place place);
+  ~MessageGroup() override;
 
   std::byte* outgoing() override { return memory_->outgoing.get(); }
   const std::byte* incoming(int member) override { return buffer_of(member); }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/comm/mpi/shared.h"
+#include "src/comm/staged/shared.h"
 
 namespace tessera::comm {
 

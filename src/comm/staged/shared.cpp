@@ -1,4 +1,4 @@
-#include "src/comm/mpi/shared.h"
+#include "src/comm/staged/shared.h"
 
 #include <fmt/format.h>
 #include <linux/futex.h>
@@ -230,8 +230,8 @@ SharedWorld::Room SharedWorld::find_or_take(const RoomWanted& wanted, bool& firs
   if (unused < 0 || !gap)
     throw EnvironmentError(fmt::format(
         "no room for another communicator in the {} KiB that the processes of this host share: raise "
-        "MpiOptions::shared_bytes, or let go of some communicators",
-        blocks_ * kBlockBytes >> 10));
+        "{}::shared_bytes, or let go of some communicators",
+        blocks_ * kBlockBytes >> 10, wanted.settings));
   groups_[static_cast<std::size_t>(unused)] = {.key = wanted.key,
                                                .members = wanted.members,
                                                .joined = 1,

@@ -1,4 +1,4 @@
-#include "src/comm/mpi/arenas.h"
+#include "src/comm/staged/arenas.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -82,19 +82,19 @@ std::int64_t MappedArenas::offset_of(const void* address) const {
   return offset < static_cast<std::uintptr_t>(own_bytes_) ? static_cast<std::int64_t>(offset) : -1;
 }
 
-std::shared_ptr<void> MpiArenas::add(std::shared_ptr<const MappedArenas> arenas) {
+std::shared_ptr<void> RegisteredArenas::add(std::shared_ptr<const MappedArenas> arenas) {
   const MappedArenas* const added = arenas.get();
   const std::lock_guard lock(mutex_);
   registered_.push_back(std::move(arenas));
   return {nullptr, [all = shared_from_this(), added](void*) { all->remove(added); }};
 }
 
-void MpiArenas::remove(const MappedArenas* arenas) {
+void RegisteredArenas::remove(const MappedArenas* arenas) {
   const std::lock_guard lock(mutex_);
   std::erase_if(registered_, [&](const auto& registered) { return registered.get() == arenas; });
 }
 
-std::shared_ptr<const MappedArenas> MpiArenas::find(const void* address) const {
+std::shared_ptr<const MappedArenas> RegisteredArenas::find(const void* address) const {
   const std::lock_guard lock(mutex_);
   for (const auto& arenas : registered_)
     if (arenas->offset_of(address) >= 0) return arenas;

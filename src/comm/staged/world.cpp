@@ -1,4 +1,4 @@
-#include "src/comm/mpi/world.h"
+#include "src/comm/staged/world.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,42 +6,42 @@
 
 namespace tessera::comm {
 
-MpiWorld::MpiWorld(Place place, const MpiOptions& options)
+StagedWorld::StagedWorld(Place place, const StagedOptions& options)
     : place_(std::move(place)),
       options_(options),
       policy_(device::WaitPolicy::choose(options.waiting, ranks_here())),
-      arenas_(std::make_shared<MpiArenas>()) {
+      arenas_(std::make_shared<RegisteredArenas>()) {
   shared().enter(rank());
 }
 
-MpiWorld::~MpiWorld() {
+StagedWorld::~StagedWorld() {
   const bool failed = shared().failed();
   shared().end(rank());
   // Who ends because the world has failed is not to be heard of before the failure.
   if (place_.wire && !failed) place_.wire->tell_ended();
 }
 
-int MpiWorld::ranks_here() const {
+int StagedWorld::ranks_here() const {
   int here = 0;
   for (int rank = 0; rank < place_.ranks; ++rank) here += is_here(rank) ? 1 : 0;
   return here;
 }
 
-bool MpiWorld::is_here(int rank) const {
+bool StagedWorld::is_here(int rank) const {
   return place_.hosts.empty() || place_.hosts[rank] == place_.hosts[place_.rank];
 }
 
-void MpiWorld::fail(int culprit, const std::string& message) {
+void StagedWorld::fail(int culprit, const std::string& message) {
   if (shared().fail(rank(), culprit, message) && place_.wire) place_.wire->tell_failure(shared().failure());
 }
 
-void MpiWorld::look_around() {
+void StagedWorld::look_around() {
   shared().show(rank());
   if (shared().look_for_dead(rank()) && place_.wire) place_.wire->tell_failure(shared().failure());
   if (place_.wire) place_.wire->listen(shared());
 }
 
-void MpiWorld::throw_failed(const std::string& call) const {
+void StagedWorld::throw_failed(const std::string& call) const {
   const SharedFailure failure = shared().failure();
   const char* const message = failure.message.data();
   std::string what;
@@ -54,18 +54,18 @@ void MpiWorld::throw_failed(const std::string& call) const {
   throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, what), failure.culprit);
 }
 
-void MpiWorld::rethrow_failure(const std::string& call) {
+void StagedWorld::rethrow_failure(const std::string& call) {
   look_around();
   if (shared().failed()) throw_failed(call);
 }
 
-void MpiWorld::leave(int group) noexcept {
+void StagedWorld::leave(int group) noexcept {
   const bool waits = !shared().failed() && !waited_to_leave_.load();
   const auto limit = waits ? options_.deadline : std::chrono::milliseconds(0);
   if (!shared().leave(rank(), group, limit)) waited_to_leave_.store(true);
 }
 
-GroupKey MpiWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
+GroupKey StagedWorld::key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name) {
   const std::string arguments =
       fmt::format("{:x}-{:x}|{}|{}", parent.high, parent.low, fmt::join(ranks, ","), name);
   const std::lock_guard lock(mutex_);
