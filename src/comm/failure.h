@@ -12,7 +12,7 @@ struct Failure {
   int reporter = -1;
   int culprit = -1;
   std::string message;
-  device::Clock::time_point time;
+  device::Clock::time_point time = device::Clock::now();
 };
 
 }  // namespace tessera::comm

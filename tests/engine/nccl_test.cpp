@@ -77,6 +77,8 @@ class ThroughHost final : public comm::Backend {
   void recv(void*, std::int64_t, int, CallLabel) override { unused(); }
   void meet(const comm::Call&) override { unused(); }
   void rethrow_failure(const std::string&) override { unused(); }
+  std::optional<comm::Failure> failure() const override { unused(); }
+  bool ended(int) const override { unused(); }
 
  private:
   [[noreturn]] static void unused() { throw Error("a call that this test does not know"); }

@@ -125,11 +125,19 @@ void ControlHub::take(const SessionPointer& session, Frame frame) {
     case FrameKind::fail:
       return fail(session->rank, std::clamp(header.peer, -1, world_ - 1), frame.text());
     case FrameKind::bye:
-      ended_[session->rank] = true;
-      return;
+      return end(session->rank);
     default:
       return lose(session, "it sent what only rank 0 sends");
   }
+}
+
+void ControlHub::end(int rank) {
+  ended_[rank] = true;
+  FrameHeader header;
+  header.kind = FrameKind::ended;
+  header.member = rank;
+  for (const SessionPointer& other : sessions_)
+    if (other->rank >= 0 && other->rank != rank && !ended_[other->rank]) other->write(header);
 }
 
 void ControlHub::greet(const SessionPointer& session, const Hello& hello) {

@@ -70,6 +70,7 @@ class ControlHub {
   void take(const SessionPointer& session, Frame frame);
   void greet(const SessionPointer& session, const Hello& hello);
   void refuse(const SessionPointer& session, const Hello& hello, const std::string& why);
+  void end(int rank);
   bool settle(Held& held);                          // false: not yet
   std::string objection(const Hello& hello) const;  // empty: it is welcome
   void drop(const SessionPointer& session);

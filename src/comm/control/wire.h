@@ -30,6 +30,7 @@ enum class FrameKind : std::uint32_t {
   refused,  // from the hub, first and last: it is not, and why
   reply,    // from the hub: what the call has brought
   failed,   // from the hub: the world's failure
+  ended,    // from the hub: another rank makes no further calls
 };
 
 // A Call without addresses.
@@ -49,11 +50,11 @@ struct WireCall {
 };
 
 struct FrameHeader {
-  static constexpr std::uint32_t kMagic = 0x7e55e7a5;  // another one whenever frames mean something else
+  static constexpr std::uint32_t kMagic = 0x7e55e7a6;  // another one whenever frames mean something else
 
   std::uint32_t magic = kMagic, header_bytes = sizeof(FrameHeader);
   FrameKind kind = FrameKind::hello;
-  std::int32_t member = 0;  // in the group; the rank in hello, the reporter in fail and failed
+  std::int32_t member = 0;  // in the group; the rank in hello and ended, the reporter in fail and failed
   std::int32_t peer = -1;   // of a message, in the group; the world in hello, the culprit in fail and failed
   std::int32_t piece = 0;   // of the call
   std::uint64_t id = 0;     // of the call, for its reply

@@ -37,7 +37,7 @@ nanoseconds grace(nanoseconds deadline) {
 }  // namespace
 
 ControlWorld::ControlWorld(const ControlOptions& options, std::int64_t piece_bytes)
-    : options_(options), piece_bytes_(piece_bytes) {
+    : options_(options), piece_bytes_(piece_bytes), ended_(options.world, false) {
   if (options_.rank == 0) hub_ = std::make_unique<ControlHub>(options_);
   try {
     join();
@@ -153,6 +153,13 @@ void ControlWorld::receive() noexcept try {
       note({frame.header.member, frame.header.peer, frame.text()});
       continue;
     }
+    if (frame.header.kind == FrameKind::ended) {
+      const int rank = frame.header.member;
+      if (rank < 0 || rank >= options_.world) throw EnvironmentError("a rank that is not of this world");
+      const std::lock_guard lock(mutex_);
+      ended_[rank] = true;
+      continue;
+    }
     if (frame.header.kind != FrameKind::reply) throw EnvironmentError("not a frame that rank 0 sends");
     const std::lock_guard lock(mutex_);
     const auto slot = slots_.find(frame.header.id);
@@ -249,6 +256,16 @@ void ControlWorld::note(Failure failure) {
 void ControlWorld::rethrow_failure(const std::string& call) {
   const std::lock_guard lock(mutex_);
   if (failure_) throw_failed(call, *failure_);
+}
+
+std::optional<Failure> ControlWorld::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool ControlWorld::ended(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return ended_[rank];
 }
 
 void ControlWorld::throw_failed(const std::string& call, const Failure& failure) const {

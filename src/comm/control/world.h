@@ -35,12 +35,10 @@ class ControlWorld {
   // Waits a moment at most, whatever this rank's other threads send.
   void fail(int culprit, const std::string& message);
   void rethrow_failure(const std::string& call);
+  std::optional<Failure> failure() const;
+  bool ended(int rank) const;
 
  private:
-  struct Failure {
-    int reporter = -1, culprit = -1;
-    std::string message;
-  };
   struct Slot {
     bool done = false;
     std::vector<char> bytes;
@@ -64,8 +62,9 @@ class ControlWorld {
   std::unique_ptr<ControlHub> hub_;  // of rank 0; outlives the connection
   ControlLink link_;
 
-  std::mutex mutex_;  // guards the rest
+  mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
+  IdVector<bool> ended_;                    // by rank
   std::map<std::uint64_t, Slot*> slots_;    // calls that wait, by id
   std::map<std::string, int> occurrences_;  // of groups, by arguments
   std::uint64_t last_id_ = 0;

@@ -88,6 +88,9 @@ void LocalBackend::recv(void* data, std::int64_t bytes, int from, CallLabel labe
   count(bytes);
 }
 
+std::optional<Failure> LocalBackend::failure() const { return group_->world().first_failure(); }
+bool LocalBackend::ended(int rank) const { return group_->world().ended(rank); }
+
 void LocalBackend::rethrow_failure(const std::string& call) {
   if (world_->failed()) world_->throw_failed(global_rank(), call);
 }

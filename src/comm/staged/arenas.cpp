@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,24 +11,12 @@
 #include "tessera/error.h"
 
 namespace tessera::comm {
-namespace {
-
-[[noreturn]] void refuse(const std::string& what, int code) {
-  throw EnvironmentError(fmt::format("{}: {}", what, std::strerror(code)));
-}
-
-}  // namespace
 
 SharedArena SharedArena::of(const Arena& arena) {
   const ArenaFile& file = arena.file();
-  struct stat status {};
-  if (file.descriptor < 0 || fstat(file.descriptor, &status) != 0) return {};
-  return {.process = static_cast<int>(getpid()),
-          .descriptor = file.descriptor,
-          .device = status.st_dev,
-          .inode = status.st_ino,
-          .base_offset = file.base_offset,
-          .bytes = file.bytes};
+  const SharedDescriptor shared = SharedDescriptor::of(file.descriptor);
+  if (shared.descriptor < 0) return {};
+  return {.file = shared, .base_offset = file.base_offset, .bytes = file.bytes};
 }
 
 MappedArenas::MappedArenas(const Arena& own, int rank, int ranks, const GroupKey& key)
@@ -43,22 +30,16 @@ MappedArenas::~MappedArenas() {
 }
 
 void MappedArenas::map(int rank, const SharedArena& arena) {
-  if (arena.descriptor < 0)
+  if (arena.file.descriptor < 0)
     throw EnvironmentError(fmt::format("rank {} has no memory that other processes can map", rank));
-  const std::string path = fmt::format("/proc/{}/fd/{}", arena.process, arena.descriptor);
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) refuse(fmt::format("the arena of rank {} cannot be opened ({})", rank, path), errno);
-  struct stat status {};
-  const bool same =
-      fstat(file, &status) == 0 && status.st_dev == arena.device && status.st_ino == arena.inode;
+  const int file = arena.file.open(O_RDONLY, fmt::format("the arena of rank {}", rank));
   View& view = views_[rank];
-  if (same) view = view_of(file, static_cast<std::size_t>(arena.bytes));
+  view = view_of(file, static_cast<std::size_t>(arena.bytes));
   const int code = errno;
   close(file);
-  if (!same)
+  if (view.base == nullptr)
     throw EnvironmentError(
-        fmt::format("{} is not the arena of rank {}: processes do not see each other", path, rank));
-  if (view.base == nullptr) refuse(fmt::format("the arena of rank {} cannot be mapped", rank), code);
+        fmt::format("the arena of rank {} cannot be mapped: {}", rank, std::strerror(code)));
   view.base += arena.base_offset;
 }
 

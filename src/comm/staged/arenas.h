@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "src/comm/staged/descriptor.h"
 #include "src/comm/staged/shared.h"
 #include "tessera/device.h"
 #include "tessera/id_vector.h"
@@ -14,9 +15,7 @@ namespace tessera::comm {
 
 // Plain data for the peers of an arena's owner.
 struct SharedArena {
-  int process = 0;
-  int descriptor = -1;                  // in that process
-  std::uint64_t device = 0, inode = 0;  // of the file, to tell it from another process's of the same number
+  SharedDescriptor file;
   std::int64_t base_offset = 0, bytes = 0;
 
   static SharedArena of(const Arena& arena);

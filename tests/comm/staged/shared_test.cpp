@@ -184,9 +184,9 @@ TEST(MappedArenas, AFileThatIsNotTheArenaIsRefused) {
     }
     return "";
   };
-  shared.descriptor = own.file().descriptor;
+  shared.file.descriptor = own.file().descriptor;
   EXPECT_NE(refusal_of(shared).find("is not the arena of rank 1"), std::string::npos) << refusal_of(shared);
-  shared.descriptor = 99999;
+  shared.file.descriptor = 99999;
   EXPECT_NE(refusal_of(shared).find("No such file"), std::string::npos) << refusal_of(shared);
   EXPECT_NE(refusal_of(SharedArena::of(Arena({.bytes = 1}))).find("no memory that other processes"),
             std::string::npos);
