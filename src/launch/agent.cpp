@@ -100,7 +100,11 @@ News Agent::serve() {
   if (!link_.is_open()) {
     if (Clock::now() - since_ > launch_.start) throw_not_met();
     if (!connect()) return news;
-    const Hello hello{.host = launch_.host, .hosts = launch_.hosts, .ranks = launch_.ranks, .id = launch_.id};
+    const Hello hello{.host = launch_.host,
+                      .hosts = launch_.hosts,
+                      .ranks = launch_.ranks,
+                      .heartbeat_ms = launch_.heartbeat.count(),
+                      .id = launch_.id};
     link_.send(FrameKind::hello, hello.packed());
   }
   look(news);

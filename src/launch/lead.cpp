@@ -123,6 +123,10 @@ std::string Lead::objection(const Hello& hello) const {
                        launch_.id);
   if (hello.hosts != launch_.hosts)
     return fmt::format("its --hosts is {}, and host 0's is {}", hello.hosts, launch_.hosts);
+  if (hello.heartbeat_ms != launch_.heartbeat.count())
+    return fmt::format("its --heartbeat is {}, and host 0's is {}",
+                       seconds_text(std::chrono::milliseconds(hello.heartbeat_ms)),
+                       seconds_text(launch_.heartbeat));
   if (hello.host < 1 || hello.host >= hello.hosts || hello.ranks < 1)
     return fmt::format("host {} of {} with {} ranks is none", hello.host, hello.hosts, hello.ranks);
   if (begun_) return "the launch has begun";

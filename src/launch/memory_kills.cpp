@@ -45,10 +45,12 @@ MemoryKills::MemoryKills() : group_before_(0), system_before_(kills_in("/proc/vm
 }
 
 std::string MemoryKills::reason(pid_t process) const {
+  constexpr const char* kRoot = "/sys/fs/cgroup/memory//memory.oom_control";
+  constexpr const char* kByKernel = "by the kernel for want of memory";
+  if (kills_in(group_) > group_before_) return kByKernel;
+  // Version 1 moves what has ended to the root. A group that is not the launcher's was made for the rank.
   const std::string group = counter_of(process);
-  // A group that is not the launcher's was made for the rank.
-  const std::int64_t before = group == group_ ? group_before_ : 0;
-  if (!group.empty() && kills_in(group) > before) return "by the kernel for want of memory";
+  if (group != group_ && group != kRoot && kills_in(group) > 0) return kByKernel;
   const std::int64_t system = kills_in("/proc/vmstat") - system_before_;
   if (system <= 0) return {};
   return fmt::format(

@@ -20,7 +20,9 @@ constexpr std::uint32_t kMostBytes = 1 << 16;
 const char* Hello::own_build() { return TESSERA_VERSION; }
 
 json Hello::packed() const {
-  return {{"build", build}, {"host", host}, {"hosts", hosts}, {"ranks", ranks}, {"id", id}};
+  return {
+      {"build", build}, {"host", host}, {"hosts", hosts}, {"ranks", ranks}, {"heartbeat_ms", heartbeat_ms},
+      {"id", id}};
 }
 
 Hello Hello::from(const json& body) {
@@ -28,6 +30,7 @@ Hello Hello::from(const json& body) {
           .host = body.at("host").get<int>(),
           .hosts = body.at("hosts").get<int>(),
           .ranks = body.at("ranks").get<int>(),
+          .heartbeat_ms = body.at("heartbeat_ms").get<std::int64_t>(),
           .id = body.at("id").get<std::string>()};
 }
 

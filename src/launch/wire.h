@@ -34,7 +34,8 @@ struct Frame {
 struct Hello {
   std::string build = own_build();
   int host = 0, hosts = 1, ranks = 1;
-  std::string id{};  // as in ProcessLaunch
+  std::int64_t heartbeat_ms = 0;
+  std::string id{};  // this one and the heartbeat as in ProcessLaunch
 
   static const char* own_build();
   nlohmann::json packed() const;
