@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -109,6 +111,16 @@ int run(const CLI::App& command, LaunchArguments& arguments) {
 }
 
 }  // namespace
+
+std::vector<std::string> take_launched_command(int& argc, char** argv) {
+  const auto is = [](const char* word, const char* name) { return std::strcmp(word, name) == 0; };
+  if (argc < 2 || !is(argv[1], "launch")) return {};
+  char** const end = argv + argc;
+  char** const mark = std::find_if(argv, end, [&](const char* word) { return is(word, "--"); });
+  if (mark == end) return {};
+  argc = static_cast<int>(mark - argv);
+  return {mark + 1, end};
+}
 
 void add_launch_command(CLI::App& app, const std::vector<std::string>& behind, int& status) {
   const auto arguments = std::make_shared<LaunchArguments>();

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -349,18 +348,8 @@ void add_config(CLI::App& app, CommandLine& line) {
   });
 }
 
-// Of `tessera launch`, takes away `--` and the words behind it, which are another program's.
-std::vector<std::string> take_command(int& argc, char** argv) {
-  if (argc < 2 || std::strcmp(argv[1], "launch") != 0) return {};
-  char** const end = argv + argc;
-  char** const mark = std::find_if(argv, end, [](const char* word) { return std::strcmp(word, "--") == 0; });
-  if (mark == end) return {};
-  argc = static_cast<int>(mark - argv);
-  return {mark + 1, end};
-}
-
 int run(int argc, char** argv) {
-  const std::vector<std::string> behind = take_command(argc, argv);
+  const std::vector<std::string> behind = take_launched_command(argc, argv);
   CLI::App app("Tessera trains models sharded over ranks.", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);

@@ -60,6 +60,10 @@ void HostLink::flush() {
   }
 }
 
+void HostLink::end_sending() noexcept {
+  if (is_open()) ::shutdown(socket_, SHUT_WR);
+}
+
 std::vector<Frame> HostLink::receive() {
   std::vector<Frame> frames;
   std::array<char, 4096> buffer{};

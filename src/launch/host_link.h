@@ -26,7 +26,9 @@ class HostLink {
   // Behind what was sent before; as much as the system takes now.
   void send(FrameKind kind, nlohmann::json body = nlohmann::json::object());
   void flush();
-  bool all_sent() const { return out_.empty() || !is_open(); }
+  // Nothing is sent behind this. To close at once could take from the other end what was sent last, where
+  // something of its own was not read yet: its end is waited for by receive().
+  void end_sending() noexcept;
   // What has come. Closes where the other end has ended, or is no launcher: why() says which.
   std::vector<Frame> receive();
   const std::string& why() const { return why_; }

@@ -28,7 +28,16 @@ Lead::Lead(const ProcessLaunch& launch) : launch_(launch) {
 }
 
 Lead::~Lead() {
+  constexpr std::chrono::seconds kLastWords{1};
   if (listener_ >= 0) ::close(listener_);
+  for (Member& one : members_) one.link.end_sending();
+  for (const auto end = Clock::now() + kLastWords; !members_.empty() && Clock::now() < end;) {
+    std::vector<pollfd> waits;
+    for (Member& one : members_) waits.push_back(one.link.wait());
+    ::poll(waits.data(), waits.size(), 10);
+    for (Member& one : members_) one.link.receive();
+    members_.remove_if([](const Member& one) { return !one.link.is_open(); });
+  }
 }
 
 void Lead::listen() {
@@ -95,7 +104,7 @@ void Lead::look_at(Member& member, News& news) {
       member.link.close();
     }
   member.link.flush();
-  if (!suspended_) member.link.beat(launch_.heartbeat / 4);
+  if (!suspended_ && !member.refused) member.link.beat(launch_.heartbeat / 4);
   const bool silent = member.link.is_open() && !suspended_ && member.link.is_silent(launch_.heartbeat);
   if (member.link.is_open() && !silent) return;
   const std::string why = silent
@@ -146,11 +155,12 @@ void Lead::greet(Member& member, const Hello& hello) {
   }
   note(fmt::format("host {} from {} is refused: {}", hello.host, member.link.peer(), why));
   member.link.send(FrameKind::refused, {{"why", why}});
-  member.link.close();
+  member.link.end_sending();
+  member.refused = true;
 }
 
 void Lead::take(Member& member, const Frame& frame, News& news) {
-  if (!member.link.is_open()) return;
+  if (!member.link.is_open() || member.refused) return;
   if (member.host < 0) {
     if (frame.kind == FrameKind::hello) return greet(member, Hello::from(frame.body));
     return member.link.close();

@@ -35,7 +35,7 @@ class Lead final : public Peers {
     HostLink link;
     int host = -1;  // before it has said it
     int ranks = 0;
-    bool done = false;
+    bool done = false, refused = false;
   };
 
   void listen();

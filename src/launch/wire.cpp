@@ -26,12 +26,13 @@ json Hello::packed() const {
 }
 
 Hello Hello::from(const json& body) {
+  // Another build may say less or more.
   return {.build = body.at("build").get<std::string>(),
-          .host = body.at("host").get<int>(),
-          .hosts = body.at("hosts").get<int>(),
-          .ranks = body.at("ranks").get<int>(),
-          .heartbeat_ms = body.at("heartbeat_ms").get<std::int64_t>(),
-          .id = body.at("id").get<std::string>()};
+          .host = body.value("host", -1),
+          .hosts = body.value("hosts", 0),
+          .ranks = body.value("ranks", 0),
+          .heartbeat_ms = body.value("heartbeat_ms", std::int64_t{0}),
+          .id = body.value("id", std::string())};
 }
 
 json packed(const Loss& loss) {

@@ -39,7 +39,7 @@ struct Hello {
 
   static const char* own_build();
   nlohmann::json packed() const;
-  // Throws nlohmann::json::exception where something is missing, as in the two below.
+  // Throws nlohmann::json::exception where there is no build; so does loss_from() where anything is missing.
   static Hello from(const nlohmann::json& body);
 };
 
