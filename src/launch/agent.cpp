@@ -147,8 +147,8 @@ void Agent::look(News& news) {
 void Agent::take(const Frame& frame, News& news) {
   switch (frame.kind) {
     case FrameKind::refused:
-      throw EnvironmentError(fmt::format("host 0 at {}:{} refuses this host: {}", launch_.address,
-                                         launch_.port, frame.body.at("why").get<std::string>()));
+      throw EnvironmentError(fmt::format("host 0 at {}:{} {}", launch_.address, launch_.port,
+                                         frame.body.at("why").get<std::string>()));
     case FrameKind::begin:
       begun_ = true;
       news.begin = Begin{.launch = frame.body.at("launch").get<std::string>(),

@@ -154,7 +154,7 @@ void Lead::greet(Member& member, const Hello& hello) {
     return;
   }
   note(fmt::format("host {} from {} is refused: {}", hello.host, member.link.peer(), why));
-  member.link.send(FrameKind::refused, {{"why", why}});
+  member.link.send(FrameKind::refused, {{"why", "refuses this host: " + why}});
   member.link.end_sending();
   member.refused = true;
 }
@@ -218,18 +218,20 @@ void Lead::begin_if_all_there(News& news) {
   news.begin = begin;
 }
 
-void Lead::check_start() const {
+void Lead::check_start() {
   if (Clock::now() - since_ < launch_.start) return;
   std::vector<int> missing;
   for (int host = 1; host < launch_.hosts; ++host)
     if (std::ranges::none_of(members_, [&](const Member& one) { return one.host == host; }))
       missing.push_back(host);
-  throw EnvironmentError(
-      fmt::format("after {} host{} {} of {} {} missing: each runs the same command with its own --host, and "
-                  "reaches host 0 "
-                  "at {}:{}; --start gives them longer",
-                  seconds_text(launch_.start), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-                  launch_.hosts, missing.size() == 1 ? "is" : "are", launch_.address, launch_.port));
+  const std::string why = fmt::format("after {} host{} {} of {} {} missing", seconds_text(launch_.start),
+                                      missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), launch_.hosts,
+                                      missing.size() == 1 ? "is" : "are");
+  send(FrameKind::refused, {{"why", "gave up: " + why}});
+  throw EnvironmentError(fmt::format(
+      "{}: each runs the same command with its own --host, and reaches host 0 at {}:{}; --start gives them "
+      "longer",
+      why, launch_.address, launch_.port));
 }
 
 void Lead::send(FrameKind kind, const json& body, const Member* but) {

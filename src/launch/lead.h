@@ -46,7 +46,7 @@ class Lead final : public Peers {
   Member* member(int host);
   void look_at(Member& member, News& news);
   void begin_if_all_there(News& news);
-  void check_start() const;
+  void check_start();
   void send(FrameKind kind, const nlohmann::json& body, const Member* but = nullptr);
 
   const ProcessLaunch launch_;

@@ -1,12 +1,13 @@
 #include "src/launch/processes.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <system_error>
 
@@ -15,9 +16,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// By the system's calls: a stream throws where a process goes while its file is read.
 std::string content(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return {};
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t bytes = ::read(descriptor, buffer.data(), buffer.size());
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(bytes));
+  }
+  ::close(descriptor);
+  return text;
 }
 
 struct Stat {

@@ -14,7 +14,7 @@ namespace tessera::launching {
 
 enum class FrameKind : std::uint32_t {
   hello,    // to host 0, first: which host this is
-  refused,  // from host 0, first and last: why it is not of this launch
+  refused,  // from host 0, last: why there will be no ranks on this host
   begin,    // from host 0: all hosts are there; the ranks start
   beat,     // either way, while nothing else is said
   lost,     // to host 0: a rank is lost; from host 0: what the launch ends for

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -32,6 +33,8 @@ class LauncherTool : public ::testing::Test {
     for (const char* variable : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                  "PMI_RANK", "PMI_SIZE", "PMIX_RANK"})
       ::unsetenv(variable);
+    // A shell that runs the test in the background has it ignore some, and so would the launcher.
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_DFL);
     mark_ = "TESSERA_TEST_MARK=" + launching::draw_launch_id();
     const std::size_t name = mark_.find('=');
     ::setenv(mark_.substr(0, name).c_str(), mark_.c_str() + name + 1, 1);
@@ -84,6 +87,11 @@ class LauncherTool : public ::testing::Test {
     EXPECT_TRUE(soon([&] { return read(file).ends_with('\n'); })) << "rank " << rank << " did not start";
     return static_cast<pid_t>(std::atoi(read(file).c_str()));
   }
+  // A script that ends when let_go() says so.
+  std::string until_let_go() const {
+    return tell() + "until [ -e " + folder_.file("go") + " ]; do sleep 0.05; done";
+  }
+  void let_go() const { std::ofstream(folder_.file("go")) << '\n'; }
   // In front of a script that process_of() is asked about.
   std::string tell() const { return "echo $$ > " + folder_.file("pid") + "$RANK; "; }
 

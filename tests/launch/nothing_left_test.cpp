@@ -61,7 +61,7 @@ TEST_F(NothingLeft, OfOneThatIsInterruptedTwice) {
 }
 
 TEST_F(NothingLeft, AndNobodyIsLostWhileAllAreSuspended) {
-  const pid_t launcher = start(shell({"-n", "2", "--heartbeat", "0.3"}, tell() + "sleep 0.6; true"));
+  const pid_t launcher = start(shell({"-n", "2", "--heartbeat", "0.3"}, until_let_go()));
   const pid_t first = process_of(0), second = process_of(1);
   ::kill(launcher, SIGTSTP);
   EXPECT_TRUE(soon([&] {
@@ -69,6 +69,7 @@ TEST_F(NothingLeft, AndNobodyIsLostWhileAllAreSuspended) {
   }));
   std::this_thread::sleep_for(700ms);
   ::kill(launcher, SIGCONT);
+  let_go();
   const Result result = finish(launcher);
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.err, "");
