@@ -4,12 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -40,6 +40,7 @@ class LauncherTool : public ::testing::Test {
     ::setenv(mark_.substr(0, name).c_str(), mark_.c_str() + name + 1, 1);
   }
   void TearDown() override {
+    if (go_ >= 0) ::close(go_);
     EXPECT_TRUE(nothing_left()) << "processes are left behind";
     for (const pid_t process : launching::processes_with({mark_})) ::kill(process, SIGKILL);
   }
@@ -87,16 +88,23 @@ class LauncherTool : public ::testing::Test {
     EXPECT_TRUE(soon([&] { return read(file).ends_with('\n'); })) << "rank " << rank << " did not start";
     return static_cast<pid_t>(std::atoi(read(file).c_str()));
   }
-  // A script that ends when let_go() says so.
-  std::string until_let_go() const {
-    return tell() + "until [ -e " + folder_.file("go") + " ]; do sleep 0.05; done";
+  // A script that ends when let_go() says so. It starts no process: a shell that waits for the start of one
+  // that a signal has stopped first is not stopped itself.
+  std::string until_let_go() {
+    EXPECT_EQ(::mkfifo(folder_.file("go").c_str(), 0600), 0);
+    return tell() + "read line < " + folder_.file("go");
   }
-  void let_go() const { std::ofstream(folder_.file("go")) << '\n'; }
+  // As many as eight ranks, each of which reads a line.
+  void let_go() {
+    go_ = ::open(folder_.file("go").c_str(), O_RDWR | O_CLOEXEC);
+    EXPECT_EQ(::write(go_, "\n\n\n\n\n\n\n\n", 8), 8);
+  }
   // In front of a script that process_of() is asked about.
   std::string tell() const { return "echo $$ > " + folder_.file("pid") + "$RANK; "; }
 
   TemporaryFolder folder_;
   std::string mark_;
+  int go_ = -1;
 };
 
 inline int lines_of(const std::string& text) {
