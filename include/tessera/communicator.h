@@ -253,8 +253,8 @@ bool launched_by_variables();
 // which of them started this process as a rank cannot be told.
 void check_launchers();
 // From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port after it where torchrun itself listens there
-// (TORCHELASTIC_USE_AGENT_STORE); `launch` is torchrun's or Slurm's, if any. UsageError naming the variable
-// that is missing or wrong.
+// (TORCHELASTIC_USE_AGENT_STORE); `launch` is TESSERA_LAUNCH, or torchrun's or Slurm's id, if any.
+// UsageError naming the variable that is missing or wrong.
 ControlOptions control_options_from_environment();
 
 struct NcclOptions {

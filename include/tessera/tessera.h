@@ -23,6 +23,7 @@
 #include "tessera/hugging_face.h"
 #include "tessera/id_vector.h"
 #include "tessera/launch.h"
+#include "tessera/launcher.h"
 #include "tessera/layout.h"
 #include "tessera/learning_rate.h"
 #include "tessera/link.h"

@@ -58,6 +58,10 @@ int info_command(ResultFile& result);
 // Loads a checkpoint into the ranks of the configuration and writes its weights to `output`.
 int export_command(const RunArguments& arguments, const std::string& checkpoint, const std::string& output);
 int inspect_command(const std::string& path, bool verify, ResultFile& result);
+// Takes the words behind `--` off the command line of `tessera launch`: they are another program's.
+std::vector<std::string> take_launched_command(int& argc, char** argv);
+// `tessera launch` of these words. Sets the exit status.
+void add_launch_command(CLI::App& app, const std::vector<std::string>& behind, int& status);
 // `tessera tokenizer` and `tessera data` with their commands, and `tessera report`. They need no
 // configuration, are run by the command line, and throw.
 void add_tokenizer_commands(CLI::App& app);

@@ -349,6 +349,7 @@ void add_config(CLI::App& app, CommandLine& line) {
 }
 
 int run(int argc, char** argv) {
+  const std::vector<std::string> behind = take_launched_command(argc, argv);
   CLI::App app("Tessera trains models sharded over ranks.", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
@@ -359,6 +360,7 @@ int run(int argc, char** argv) {
   add_tokenizer_commands(app);
   add_data_commands(app);
   add_report_command(app);
+  add_launch_command(app, behind, line.status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

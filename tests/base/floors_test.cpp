@@ -24,12 +24,12 @@ constexpr int kTop = 8;
 
 // Folders of the source tree, a longer prefix before a shorter one. Rules are headers that kernels compile.
 const std::vector<std::pair<std::string, int>> kFolderFloors = {
-    {"src/base/", 0},    {"src/layout/", 1},    {"src/program/", 2},    {"src/build/", 2},
-    {"src/plan/", 2},    {"src/verify/", 2},    {"src/simulate/", 2},   {"src/tune/", 2},
-    {"src/device/", 3},  {"kernels/", 4},       {"src/comm/", 5},       {"optim/rules", 4},
-    {"optim/", 5},       {"src/engine/", 6},    {"src/checkpoint/", 6}, {"src/nn/", 7},
-    {"src/elastic/", 7}, {"src/text/", 7},      {"src/trainer/", 7},    {"src/cli/", kTop},
-    {"examples/", kTop}, {"benchmarks/", kTop},
+    {"src/base/", 0},    {"src/layout/", 1},  {"src/program/", 2},    {"src/build/", 2},
+    {"src/plan/", 2},    {"src/verify/", 2},  {"src/simulate/", 2},   {"src/tune/", 2},
+    {"src/device/", 3},  {"kernels/", 4},     {"src/comm/", 5},       {"optim/rules", 4},
+    {"optim/", 5},       {"src/engine/", 6},  {"src/checkpoint/", 6}, {"src/nn/", 7},
+    {"src/elastic/", 7}, {"src/launch/", 7},  {"src/text/", 7},       {"src/trainer/", 7},
+    {"src/cli/", kTop},  {"examples/", kTop}, {"benchmarks/", kTop},
 };
 
 // The folder that a public header belongs to.
@@ -84,6 +84,7 @@ const std::map<std::string, std::string> kPublicRooms = {
     {"machine.h", "src/device/"},
     {"communicator.h", "src/comm/"},
     {"launch.h", "src/comm/"},
+    {"launcher.h", "src/launch/"},
     {"learning_rate.h", "optim/"},
     {"loss_scaler.h", "optim/"},
     {"optimizer.h", "optim/"},

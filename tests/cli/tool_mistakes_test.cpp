@@ -647,7 +647,7 @@ TEST_F(Tool, NamesWhatIsWrongWithTheCommandLine) {
               "there is no command 'help'; the commands are train, evaluate, generate, plan, simulate, "
               "compare, info, "
               "checkpoint, "
-              "config, tokenizer, data, report; see tessera");
+              "config, tokenizer, data, report, launch; see tessera");
   expect_told({}, "a command is missing; see tessera");
   expect_told({"checkpoint", "inspct"},
               "there is no command 'inspct'; did you mean 'inspect'?; see tessera checkpoint");

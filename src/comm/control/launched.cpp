@@ -27,7 +27,7 @@ int number(const char* variable, int least, int most) {
 std::string launch() {
   // Of a heterogeneous job each component has a number of its own.
   const bool one_job = std::getenv("SLURM_HET_SIZE") == nullptr;
-  for (const char* variable : {"TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
+  for (const char* variable : {"TESSERA_LAUNCH", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
     const char* const text = std::getenv(variable);
     if (text != nullptr && *text != '\0' && (one_job || std::string_view(variable) != "SLURM_JOB_ID"))
       return fmt::format("{}={}", variable, text);
