@@ -53,7 +53,7 @@ tessera_precompile(tessera_headers LINK fmt::fmt HEADERS ${TESSERA_COMMON_HEADER
 set(TESSERA_FLOORS "" CACHE INTERNAL "")
 
 # Used in sources of the library only, and header-only: who links the library needs none of them.
-set(TESSERA_HEADER_ONLY nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus tessera_xxhash tessera_asio CUDA::nvtx3)
+set(TESSERA_HEADER_ONLY nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus tessera_xxhash tessera_asio tessera_ucx CUDA::nvtx3)
 
 # tessera_floor(NAME sources... ): a library tessera_NAME that sees include/ and the source root; users
 # link it as tessera::NAME, from this tree or installed.

@@ -11,7 +11,7 @@ packages=(
   g++ cmake ninja-build pkg-config git clang-format
   libdnnl-dev libhwy-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libpcre2-dev libicu-dev zlib1g-dev libzstd-dev libsimdjson-dev libasio-dev libfmt-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev liburing-dev
-  libopenmpi-dev openmpi-bin iproute2
+  libopenmpi-dev openmpi-bin libucx-dev iproute2
   "$@"
 )
 

@@ -1,7 +1,7 @@
 // Floor 5: how ranks exchange bytes. A small value over a hidden backend (local: ranks are threads of a
-// process; mpi: ranks are processes; control: processes without MPI; nccl: what lies on GPUs, beside one of
-// these). Owns matching, deadlines and failure of collectives; allocates no tensors and knows nothing of
-// programs.
+// process; mpi, process: ranks are processes; control: what brings these together without MPI; nccl: what
+// lies on GPUs, beside one of these). Owns matching, deadlines and failure of collectives; allocates no
+// tensors and knows nothing of programs.
 #pragma once
 
 #include <chrono>
@@ -256,6 +256,26 @@ void check_launchers();
 // (TORCHELASTIC_USE_AGENT_STORE); `launch` is TESSERA_LAUNCH, or torchrun's or Slurm's id, if any.
 // UsageError naming the variable that is missing or wrong.
 ControlOptions control_options_from_environment();
+
+struct ProcessOptions {
+  std::string address = "127.0.0.1";  // of rank 0's host, as in ControlOptions; the way to it is used
+  std::chrono::microseconds delay{0};
+  Waiting waiting = Waiting::automatic;  // automatic: by ranks against cores
+  std::int64_t shared_bytes = 0;         // of a host, through which its ranks exchange; 0: 8 MiB a rank
+  bool direct = true;      // false, for tests: as if the system let no process map another's arena
+  int ranks_per_host = 0;  // for tests: as if every so many ranks were on a host; 0: as it is
+};
+
+// This process's communicator of a new world of the ranks of `host`, a world of make_control_world(),
+// whatever launcher started them: those of one host exchange through shared memory (see also register_arena),
+// others by UCX. `host` brings them together, tells of failures, and has their deadline; the new world keeps
+// it. All call it, any number of times. A rank that throws should tell the others by fail(). One that lets go
+// of its last communicator of both worlds has ended: who still waits for it fails. EnvironmentError, the same
+// on all ranks and naming one, where a host has no memory to share, a process may not see its neighbours'
+// (they have one user and one PID namespace), or UCX cannot be loaded or finds no way; UnsupportedError where
+// there are several hosts and the build has no UCX; UsageError where `host` is not a whole world.
+Communicator make_process_world(const Communicator& host, const ProcessOptions& options = {});
+bool process_between_hosts();  // whether this build has UCX
 
 struct NcclOptions {
   // Of set-up, and of what runs on the GPU once its inputs are there; set_deadline() changes it.

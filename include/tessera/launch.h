@@ -1,5 +1,5 @@
-// One program, run by one rank or several: as threads, under mpirun or srun, or under a launcher such as
-// torchrun. Decides at run time which.
+// One program, run by one rank or several: as threads, under mpirun or srun, or under a launcher that sets
+// variables, such as `tessera launch` or torchrun. Decides at run time which.
 #pragma once
 
 #include <chrono>
@@ -26,12 +26,16 @@ struct LaunchOptions {
   std::function<void(const std::string& line)> note = {};
 };
 
+// This process's rank of the world that the launcher's variables describe: make_process_world() over
+// make_control_world(). Where ranks are on several hosts and the build has no UCX, the latter alone: what
+// they exchange then passes through rank 0, which is for what is small. `how`, if given, gets in words which
+// it is.
+Communicator make_world_of_variables(std::chrono::milliseconds deadline, std::string* how = nullptr);
+
 // Runs rank_main on every rank: on threads of this process (run_local), or as this process's rank of
-// make_mpi_world() or make_control_world(). Returns when rank_main has ended, of threads when all have. What
-// it throws is thrown here, on threads that of the rank that failed first, after the other ranks were told.
-//
-// Between processes that a launcher's variables connect, everything passes through rank 0 for now. That is
-// for what is small; the line says so.
+// make_mpi_world() or make_world_of_variables(). Returns when rank_main has ended, of threads when all have.
+// What it throws is thrown here, on threads that of the rank that failed first, after the other ranks were
+// told.
 void launch(const LaunchOptions& options, const std::function<void(Communicator)>& rank_main);
 
 }  // namespace tessera

@@ -225,7 +225,7 @@ void add_data(Keys& keys, DataConfig& c) {
 void add_mesh(Keys& keys, MeshConfig& c) {
   keys.push_back(integer("mesh.shard", &c.shard, 1,
                          "Ranks that share the states between them. A rank is a thread of this process, or a "
-                         "process that mpirun started."));
+                         "process that a launcher started."));
   keys.push_back(integer("mesh.pipeline", &c.pipeline, 1,
                          "Ranks that the model's chain of units is cut over; see [pipeline]."));
   keys.push_back(

@@ -85,11 +85,13 @@ int info_command(ResultFile& file) {
   const NcclLibrary nccl = read_nccl_library();
   fmt::print("devices        {}\ncommunication  local (ranks are threads){}{}{}\n", fmt::join(devices, ", "),
              mpi_available() ? ", mpi (ranks are processes)" : "",
-             control_available() ? ", control (processes with GPUs, without MPI)" : "",
+             !control_available()      ? ""
+             : process_between_hosts() ? ", process (ranks are processes, without MPI)"
+                                       : ", process (ranks are processes of one host, without MPI)",
              nccl.unusable.empty() ? ", nccl (between GPUs)" : "");
   std::vector<std::string> communication = {"local"};
   if (mpi_available()) communication.emplace_back("mpi");
-  if (control_available()) communication.emplace_back("control");
+  if (control_available()) communication.insert(communication.end(), {"process", "control"});
   if (nccl.unusable.empty()) communication.emplace_back("nccl");
   fmt::print("processor      {}\ninstructions   {}\ncores          {}\n", machine.cpu,
              machine.instruction_set, machine.cores);

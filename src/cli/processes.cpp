@@ -28,16 +28,14 @@ void check_count(const Setup& setup, int processes) {
       ranks, ranks == 1 ? "" : "s", processes, processes == 1 ? " was" : "es were", remedy, ranks));
 }
 
-Communicator control_world(const Setup& setup) {
-  // The connections are for what is small; only GPUs have NCCL for the rest.
-  if (setup.options.engine.device != DeviceType::cuda)
-    throw UsageError(
-        "run.device is \"cpu\", and RANK and WORLD_SIZE say that this process is one rank of several: start "
-        "ranks on the CPU by mpirun, or unset these two for ranks that are threads");
+// Of ranks that a launcher's variables connect. GPUs have NCCL for all that is large.
+Communicator world_by_variables(const Setup& setup) {
   ControlOptions options = control_options_from_environment();
   check_count(setup, options.world);
   options.deadline = setup.options.engine.waits.deadline;
-  return make_control_world(options);
+  Communicator control = make_control_world(options);
+  if (setup.options.engine.device == DeviceType::cuda) return control;
+  return make_process_world(control, {.address = options.address});
 }
 
 // Whether something is chosen as the budgets allow: for all ranks, which have one program.
@@ -125,7 +123,7 @@ void check_threads(const Setup& setup) {
 Communicator world_of_processes(const Setup& setup) {
   if (!ranks_are_processes()) return {};
   check_launchers();
-  if (!launched_by_mpi()) return control_world(setup);
+  if (!launched_by_mpi()) return world_by_variables(setup);
   Communicator world = make_mpi_world({.deadline = setup.options.engine.waits.deadline});
   check_count(setup, world.world());
   return world;

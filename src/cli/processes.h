@@ -16,7 +16,7 @@ bool left_to_first_process();
 // Throws UsageError if ranks are threads of this process, and more than it runs.
 void check_threads(const Setup& setup);
 // If ranks are processes, this process's rank in the world of all of them; otherwise empty. Throws UsageError
-// if their number is not the mesh's, or if they are to compute on the CPU and were started without MPI.
+// if their number is not the mesh's.
 Communicator world_of_processes(const Setup& setup);
 
 // Checks that all processes have the same configuration and data as rank 0. Otherwise a rank could wait for

@@ -36,6 +36,21 @@ Launcher find_launcher() {
   return launched_by_variables() ? Launcher::variables : Launcher::threads;
 }
 
+Communicator make_world_of_variables(std::chrono::milliseconds deadline, std::string* how) {
+  ControlOptions options = control_options_from_environment();
+  options.deadline = deadline;
+  Communicator control = make_control_world(options);
+  const bool one_host = place_on_host(control).ranks == control.world();
+  if (!one_host && !process_between_hosts()) {
+    if (how != nullptr)
+      *how = "all that they exchange passes through rank 0, as this build has no UCX for several hosts";
+    return control;
+  }
+  if (how != nullptr)
+    *how = one_host ? "they share memory" : "they share memory on a host, and UCX joins hosts";
+  return make_process_world(control, {.address = options.address});
+}
+
 void launch(const LaunchOptions& options, const std::function<void(Communicator)>& rank_main) {
   if (!rank_main) throw UsageError("launch: rank_main is empty; give the function that every rank runs");
   if (options.threads < 1)
@@ -54,14 +69,11 @@ void launch(const LaunchOptions& options, const std::function<void(Communicator)
       return run_process(world, rank_main);
     }
     case Launcher::variables: {
-      ControlOptions control = control_options_from_environment();
-      control.deadline = options.deadline;
-      const Communicator world = make_control_world(control);
+      std::string how;
+      const Communicator world = make_world_of_variables(options.deadline, &how);
       if (world.rank() == 0)
         note(options,
-             fmt::format("{} as processes, by RANK and WORLD_SIZE; all that they exchange passes through "
-                         "rank 0 for now, which mpirun or srun would spare",
-                         ranks_text(world.world())));
+             fmt::format("{} as processes, by RANK and WORLD_SIZE: {}", ranks_text(world.world()), how));
       return run_process(world, rank_main);
     }
   }

@@ -140,9 +140,7 @@ tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** wor
 tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world) {
   return guarded([&] {
     tessera_world*& out = given(world, "world");
-    ControlOptions options = control_options_from_environment();
-    options.deadline = checked_deadline(deadline_ms);
-    out = new tessera_world(make_control_world(options), true);
+    out = new tessera_world(make_world_of_variables(checked_deadline(deadline_ms)), true);
   });
 }
 

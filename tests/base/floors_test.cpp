@@ -212,7 +212,7 @@ std::string backend_of(const std::string& path) {
 // these share, too, which is no backend.
 bool among_backends(const std::string& file, const std::string& target) {
   const std::string from = backend_of(file), to = backend_of(target);
-  const bool shares = to == "staged" && from == "mpi";
+  const bool shares = to == "staged" && (from == "mpi" || from == "process");
   return file.starts_with("src/comm/") && !to.empty() && to != from && !shares;
 }
 

@@ -46,7 +46,7 @@ inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {
   *out << backend.name << " with " << backend.world << " ranks";
 }
 
-class CommunicatorContract : public testing::TestWithParam<BackendUnderTest> {
+class CommunicatorContract : public ::testing::TestWithParam<BackendUnderTest> {
  protected:
   void SetUp() override {
     if (!GetParam().missing) return;

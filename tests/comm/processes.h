@@ -35,9 +35,11 @@ inline Ending ending_of(const std::function<void()>& body) {
   return ending;
 }
 
-// What run_local() does. Each run has a world of its own, and another to tell of the endings.
-inline void run_processes(int, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
-                          std::vector<std::string>* messages) {
+// What run_local() does, in the world that `make` makes of one of control connections. Each run has a world
+// of its own, and another to tell of the endings.
+inline void run_processes_as(const std::function<Communicator(const Communicator& control)>& make,
+                             const RunOptions& options, const std::function<void(Communicator)>& rank_main,
+                             std::vector<std::string>* messages) {
   static int worlds = 0;
   const auto next_world = [](std::chrono::milliseconds deadline) {
     ControlOptions control = control_options_from_environment();
@@ -46,7 +48,7 @@ inline void run_processes(int, const RunOptions& options, const std::function<vo
     return make_control_world(control);
   };
   const Ending own = ending_of([&] {
-    Communicator world = next_world(options.deadline);
+    Communicator world = make(next_world(options.deadline));
     try {
       rank_main(world);
     } catch (const std::exception& error) {
@@ -68,6 +70,11 @@ inline void run_processes(int, const RunOptions& options, const std::function<vo
   if (cause->kind == Ending::Kind::communication) throw CommunicationError(cause->message, cause->culprit);
   if (cause->kind == Ending::Kind::out_of_range) throw std::out_of_range(cause->message);
   throw Error(cause->message);
+}
+
+inline void run_processes(int, const RunOptions& options, const std::function<void(Communicator)>& rank_main,
+                          std::vector<std::string>* messages) {
+  run_processes_as([](const Communicator& control) { return control; }, options, rank_main, messages);
 }
 
 }  // namespace tessera::contract

@@ -133,6 +133,7 @@ void ControlHub::take(const SessionPointer& session, Frame frame) {
 
 void ControlHub::end(int rank) {
   ended_[rank] = true;
+  if (failed_) return;  // which says more, and rank 0 may not have heard it yet
   FrameHeader header;
   header.kind = FrameKind::ended;
   header.member = rank;

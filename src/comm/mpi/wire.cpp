@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <thread>
 
 #include "tessera/error.h"
@@ -66,6 +64,7 @@ class MpiTransfers final : public Transfers {
     return false;
   }
   bool busy(int slot) const override { return requests_[slot] != MPI_REQUEST_NULL; }
+  bool abandon() override { return false; }  // MPI has nothing for it
 
  private:
   static void check(int slot, const char* call, int status) {
@@ -96,37 +95,12 @@ MpiWire::MpiWire(MPI_Comm messages, std::vector<int> others)
   int* limit = nullptr;
   int found = 0;
   MPI_Comm_get_attr(messages_, MPI_TAG_UB, &limit, &found);
-  if (found != 0) last_tag_ = *limit;
+  const int last = found != 0 ? *limit : 32767;  // the least that MPI promises
+  tags_ = std::make_unique<GroupTags>(kFirstGroupTag, static_cast<std::uint64_t>(last));
 }
 
 std::unique_ptr<Transfers> MpiWire::transfers(int slots) {
   return std::make_unique<MpiTransfers>(messages_, slots);
-}
-
-std::uint64_t MpiWire::take_tags(const GroupKey& key, const std::string& name,
-                                 const std::vector<int>& ranks) {
-  const auto groups = static_cast<std::uint64_t>((last_tag_ - kFirstGroupTag) / kGroupTags);
-  Taken own = {.tags = kFirstGroupTag + kGroupTags * (key.low % groups), .name = name, .ranks = ranks};
-  std::ranges::sort(own.ranks);
-  const std::lock_guard lock(mutex_);
-  for (const auto& [other_key, other] : taken_) {
-    if (other.tags != own.tags) continue;
-    std::vector<int> common;
-    std::ranges::set_intersection(own.ranks, other.ranks, std::back_inserter(common));
-    if (common.size() >= 2)
-      throw EnvironmentError(fmt::format(
-          "the communicators '{}' and '{}' would have the same of the {} tags that this MPI gives for "
-          "messages between hosts: give one of them another name",
-          other.name, own.name, last_tag_));
-  }
-  const std::uint64_t tags = own.tags;
-  taken_.insert_or_assign({key.low, key.high}, std::move(own));
-  return tags;
-}
-
-void MpiWire::give_back_tags(const GroupKey& key) {
-  const std::lock_guard lock(mutex_);
-  taken_.erase({key.low, key.high});
 }
 
 void MpiWire::tell_failure(const SharedFailure& failure) {

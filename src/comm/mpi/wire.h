@@ -4,13 +4,11 @@
 
 #include <mpi.h>
 
-#include <map>
-#include <mutex>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "src/comm/staged/transport.h"
+#include "src/comm/staged/tags.h"
 
 namespace tessera::comm {
 
@@ -27,8 +25,10 @@ class MpiWire final : public Wire, public Transport {
   // Transport; there are as many tags as this MPI gives.
   std::unique_ptr<Transfers> transfers(int slots) override;
   std::uint64_t take_tags(const GroupKey& key, const std::string& name,
-                          const std::vector<int>& ranks) override;
-  void give_back_tags(const GroupKey& key) override;
+                          const std::vector<int>& ranks) override {
+    return tags_->take(key, name, ranks);
+  }
+  void give_back_tags(const GroupKey& key) override { tags_->give_back(key); }
 
   // Wire; returns when it is on its way, or after a moment.
   void tell_failure(const SharedFailure& failure) override;
@@ -36,17 +36,9 @@ class MpiWire final : public Wire, public Transport {
   void listen(SharedWorld& world) override;
 
  private:
-  struct Taken {
-    std::uint64_t tags = 0;
-    std::string name;
-    std::vector<int> ranks;
-  };
-
   const MPI_Comm messages_;
   const std::vector<int> others_;
-  int last_tag_ = 32767;
-  std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Taken> taken_;  // by the group's key; guarded by mutex_
+  std::unique_ptr<GroupTags> tags_;
 };
 
 }  // namespace tessera::comm

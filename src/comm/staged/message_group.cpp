@@ -51,10 +51,11 @@ MessageGroup::MessageGroup(Place place)
 
 // What is still on its way keeps its memory, and its tags.
 MessageGroup::~MessageGroup() {
-  if (in_flight_)
-    static_cast<void>(memory_.release());
-  else
+  const bool done = !in_flight_ || (memory_->headers->abandon() && memory_->payloads->abandon());
+  if (done)
     world()->transport().give_back_tags(key());
+  else
+    static_cast<void>(memory_.release());
 }
 
 template <class Action>
@@ -66,11 +67,12 @@ auto MessageGroup::attempt(const Transfers& transfers, const Action& action) try
 
 void MessageGroup::report_unreachable(int peer, const char* what) {
   SharedWorld& shared = world()->shared();
-  for (device::Patience patience(kGrace); !shared.failed() && !patience.over();
+  const int rank = global_rank(peer);
+  for (device::Patience patience(kGrace); !shared.failed() && !shared.ended(rank) && !patience.over();
        std::this_thread::sleep_for(kLongestNap))
     world()->look_around();
   if (shared.failed()) throw_failed();
-  const int rank = global_rank(peer);
+  if (shared.ended(rank)) throw_missing(nanoseconds::zero(), [&](int member) { return member == peer; });
   report(rank, fmt::format("{}: rank {} cannot be reached: {}", current(), rank, what));
 }
 

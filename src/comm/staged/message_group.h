@@ -2,7 +2,8 @@
 //
 // The first exchange of a collective also carries the call, which every member has from every other before it
 // waits for data: so all have come, and all call the same. What is on its way never refers to a caller's
-// memory; where a call fails, its buffers are kept for good, for a late message may still be written to them.
+// memory. Where a call fails and the transport cannot end what is on its way, buffers are kept for good: a
+// late message may still be written to them.
 #pragma once
 
 #include "src/comm/staged/group.h"

@@ -22,8 +22,8 @@ class TransferError : public std::runtime_error {
 };
 
 // Transfers of one thread that are waited for together, each in a slot of its own, which is free before it
-// begins and after it is done. What they send and where they receive stays valid until then; after a
-// TransferError, for good.
+// begins and after it is done. What they send and where they receive stays valid until then, or until
+// abandon() has returned true; else for good.
 class Transfers {
  public:
   virtual ~Transfers() = default;
@@ -37,6 +37,9 @@ class Transfers {
   // Moves on what can move on, without waiting. Returns whether all slots are free.
   virtual bool poll() = 0;
   virtual bool busy(int slot) const = 0;
+  // Of a world that has failed: ends what has begun, without its peers. Whether nothing refers any more to
+  // what is sent and received.
+  virtual bool abandon() = 0;
 };
 
 // From any thread.

@@ -9,49 +9,11 @@
 #include "src/comm/control/backend.h"
 #include "tests/comm/contract.h"
 #include "tests/comm/control/ends.h"
+#include "tests/comm/control/threads.h"
 #include "tests/comm/processes.h"
 
 namespace tessera::contract {
 namespace {
-
-using Make = std::function<Communicator(const ControlOptions&)>;
-
-// What run_local() does, for a world of control connections.
-void run_control(const Make& make, int world, const RunOptions& options,
-                 const std::function<void(Communicator)>& rank_main, std::vector<std::string>* messages) {
-  const int port = free_port();
-  std::vector<std::string> texts(static_cast<std::size_t>(world));
-  std::vector<std::exception_ptr> causes(texts.size());
-  std::vector<std::thread> threads;
-  std::vector<char> consequence(texts.size(), 0);
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      const auto own = static_cast<std::size_t>(rank);
-      const auto end = [&](const std::exception& error) {
-        causes[own] = std::current_exception();
-        texts[own] = error.what();
-      };
-      try {
-        Communicator ranks = make({.rank = rank, .world = world, .port = port, .deadline = options.deadline});
-        try {
-          rank_main(ranks);
-        } catch (const std::exception& error) {
-          ranks.fail(error.what());
-          throw;
-        }
-      } catch (const CommunicationError& error) {
-        consequence[own] = 1;
-        end(error);
-      } catch (const std::exception& error) {
-        end(error);
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  if (messages != nullptr) *messages = texts;
-  for (const char wanted : {0, 1})
-    for (std::size_t rank = 0; rank < causes.size(); ++rank)
-      if (causes[rank] && consequence[rank] == wanted) std::rethrow_exception(causes[rank]);
-}
 
 // As threads, unless processes were started: then as these.
 std::vector<BackendUnderTest> worlds(const std::vector<int>& of_threads) {
@@ -60,20 +22,20 @@ std::vector<BackendUnderTest> worlds(const std::vector<int>& of_threads) {
   std::vector<BackendUnderTest> made;
   for (const int world : of_threads)
     made.push_back(
-        {.name = "control", .world = world, .run = std::bind_front(run_control, make_control_world)});
+        {.name = "control", .world = world, .run = std::bind_front(run_in_threads, make_control_world)});
   return made;
 }
 
 // Of whose calls a control connection takes a few bytes at once.
 std::vector<BackendUnderTest> worlds_in_pieces() {
   if (launched_by_variables()) return {};
-  const Make make = [](const ControlOptions& options) {
+  const MakeWorld make = [](const ControlOptions& options) {
     std::vector<int> ranks(static_cast<std::size_t>(options.world));
     std::iota(ranks.begin(), ranks.end(), 0);
     return Communicator(std::make_shared<comm::ControlBackend>(
         std::make_shared<comm::ControlWorld>(options, 1000), 0, ranks, "world"));
   };
-  return {{.name = "pieces", .world = 3, .run = std::bind_front(run_control, make)}};
+  return {{.name = "pieces", .world = 3, .run = std::bind_front(run_in_threads, make)}};
 }
 
 std::string name_of_test(const testing::TestParamInfo<BackendUnderTest>& test) {

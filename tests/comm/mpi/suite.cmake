@@ -16,7 +16,7 @@ function(suite_program name)
     set_tests_properties(${suite}_${name}_${ranks} PROPERTIES COST 15)
   endforeach()
 endfunction()
-suite_program(contract_test SOURCES contract_test.cpp LINK comm_contract tessera_comm)
+suite_program(contract_test SOURCES contract_test.cpp LINK comm_contract staged_contract tessera_comm)
 suite_program(bitwise_test SOURCES bitwise_test.cpp split_layers_test.cpp LINK tessera_trainer)
 
 mpi_script_test(${suite}_launch_test ${CMAKE_CURRENT_SOURCE_DIR}/launch_test.sh)

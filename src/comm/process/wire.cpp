@@ -1,0 +1,25 @@
+#include "src/comm/process/wire.h"
+
+#include <optional>
+#include <vector>
+
+#include "src/comm/backend.h"
+
+namespace tessera::comm {
+
+void HostWire::tell_failure(const SharedFailure& failure) {
+  host_.backend()->fail(failure.culprit, failure.message.data());
+}
+
+void HostWire::listen(SharedWorld& world) {
+  Backend& host = *host_.backend();
+  std::vector<int> ended;
+  for (int rank = 0; rank < host_.world(); ++rank)
+    if (host.ended(rank) && !world.ended(rank)) ended.push_back(rank);
+  // Asked for behind that, and noted before it: who fails says so before it ends.
+  if (const std::optional<Failure> failure = host.failure())
+    world.fail(failure->reporter, failure->culprit, failure->message);
+  for (const int rank : ended) world.end(rank);
+}
+
+}  // namespace tessera::comm
