@@ -93,6 +93,13 @@ Communicator make_process_world(const Communicator& given, const ProcessOptions&
       options.shared_bytes > 0 ? options.shared_bytes : hosts.ranks_here() * kSharedBytesPerRank;
   const auto range = share_range(host, hosts, SharedWorld::range_bytes(host.world(), room));
   std::shared_ptr<comm::Transport> transport;
+  if (hosts.several() && options.ranks_per_host == 0 &&
+      (options.address == "localhost" || options.address.starts_with("127.")))
+    throw UsageError(
+        fmt::format("make_process_world: ranks are on several hosts, and ProcessOptions::address is \"{}\"; "
+                    "give the address "
+                    "of rank 0's host, as in ControlOptions",
+                    options.address));
   if (hosts.several()) transport = comm::make_transport(host, options.address);
   const auto world = std::make_shared<comm::StagedWorld>(
       comm::StagedWorld::Place{.shared = static_cast<SharedWorld*>(range->base()),

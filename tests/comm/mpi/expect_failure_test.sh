@@ -1,6 +1,6 @@
 #!/bin/sh
 # expect_failure_test.sh: what expect_failure.sh lets pass, and what it does not.
-expect_failure=$(dirname "$0")/expect_failure.sh
+expect_failure=$(dirname "$0")/../expect_failure.sh
 failed=0
 
 # ends STATUS WHAT COMMAND: how a command ends of which a failure that says "lost" is expected.

@@ -28,7 +28,7 @@ function(suite_fault_test name text how ranks_per_host)
   # Where processes that play different hosts are on one machine, UCX copies straight from each other's memory, and aborts
   # its own process if the other is gone. Between true hosts there is no such transport; without it UCX is slower here.
   mpi_script_test(${suite}_fault_${name} ${CMAKE_COMMAND} -E env "UCX_TLS=^cma" ${ARGN}
-    ${CMAKE_CURRENT_SOURCE_DIR}/expect_failure.sh 60 ${text}
+    ${PROJECT_SOURCE_DIR}/tests/comm/expect_failure.sh 60 ${text}
     ${launch} 3 $<TARGET_FILE:${suite}_fault_program> ${how} ${ranks_per_host})
 endfunction()
 set(lost "the process of rank 1 is gone\\|no answer from rank 1 within 2.0 s\\|rank 1 cannot be reached")

@@ -51,7 +51,8 @@ StagedWorlds staged_worlds() {
                     std::vector<std::string>* messages) {
             run_processes_as(
                 [&](const Communicator& host) {
-                  return make_process_world(host, {.shared_bytes = settings.shared_bytes,
+                  return make_process_world(host, {.address = control_options_from_environment().address,
+                                                   .shared_bytes = settings.shared_bytes,
                                                    .direct = settings.direct,
                                                    .ranks_per_host = settings.ranks_per_host});
                 },

@@ -21,7 +21,7 @@ END
 cat >../rank.sh <<'END'
 #!/bin/sh
 # rank.sh TOOL LAST SETTING: the tool as one rank; the last one with SETTING.
-rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}
 if [ "$rank" = "$2" ]; then exec "$1" train ../run.toml --set "$3"; fi
 exec "$1" train ../run.toml
 END

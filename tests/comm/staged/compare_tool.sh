@@ -42,7 +42,7 @@ run=$!
 until grep -q 'step 1' processes/signal.txt 2>/dev/null; do sleep 0.1; kill -0 $run; done
 last=$((ranks - 1))
 for process in /proc/[0-9]*; do
-  if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$last\|PMI_RANK=$last" &&
+  if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$last\|PMI_RANK=$last\|RANK=$last" &&
     [ "$(readlink "$process/cwd")" = "$folder/processes" ]; then
     kill -TERM "${process#/proc/}"
   fi
