@@ -1,13 +1,17 @@
 // In-place all_gather and reduce_scatter (fp32) of two ranks, by the bytes of the full buffer.
-//   bench_collectives                             ranks as threads
-//   mpirun -n 2 --bind-to none bench_collectives  beside them ranks as processes, and the MPI library's own
+//   bench_collectives                               ranks as threads
+//   mpirun -n 2 --bind-to none bench_collectives    beside them ranks as processes, and the MPI library's own
+//   tessera launch -n 2 -- bench_collectives        beside them ranks as processes without MPI; behind
+//                                                   TESSERA_BENCH_HOSTS=2, as if on two hosts, by messages
 // The limit is the same memory traffic without any meeting of the ranks: two threads that each copy, or add,
 // half of the buffer. A sample is many calls, from one barrier to the next; contenders take turns.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "benchmarks/pairs.h"
 #include "benchmarks/random_data.h"
@@ -15,6 +19,7 @@
 #include "hwy/highway.h"
 #include "tessera/communicator.h"
 #include "tessera/device.h"
+#include "tessera/launch.h"
 #include "tessera/machine.h"
 #ifdef TESSERA_HAS_MPI
 #include <mpi.h>
@@ -113,7 +118,6 @@ class ThreadRanks {
   Arena arenas_[2];
 };
 
-#ifdef TESSERA_HAS_MPI
 // Keeps the calling thread on one of two ranks' cores.
 class OnOwnCores {
  public:
@@ -130,7 +134,7 @@ class OnOwnCores {
 class ProcessRank {
  public:
   ProcessRank()
-      : ranks_(make_mpi_world()),
+      : ranks_(make_world()),
         arena_(make_cpu_device({.rank = ranks_.rank()})->make_arena(kMost, ranks_.wants_shared_arena())) {
     fill_random(reinterpret_cast<float*>(arena_.base()), kMost / 4, -1, 1);
     ranks_.register_arena(arena_);
@@ -141,27 +145,30 @@ class ProcessRank {
     const RankBuffers buffers{arena_.base(), nullptr, bytes / 2, ranks_.rank()};
     const OnOwnCores pinned(ranks_.rank());  // as threads are
     return seconds_between_barriers(ranks_, calls, [&] {
-      if (!library)
-        call(kind, ranks_, buffers);
-      else if (kind == Kind::all_gather)
+      if (!library) return call(kind, ranks_, buffers);
+#ifdef TESSERA_HAS_MPI
+      if (kind == Kind::all_gather)
         MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffers.full, static_cast<int>(bytes / 2), MPI_BYTE,
                       MPI_COMM_WORLD);
       else
         MPI_Reduce_scatter_block(MPI_IN_PLACE, buffers.full, static_cast<int>(bytes / 8), MPI_FLOAT, MPI_SUM,
                                  MPI_COMM_WORLD);
+#endif
     });
   }
 
  private:
+  static Communicator make_world() {
+    if (launched_by_mpi()) return make_mpi_world();
+    const char* const hosts = std::getenv("TESSERA_BENCH_HOSTS");
+    const bool apart = hosts != nullptr && std::string_view(hosts) == "2";
+    return make_process_world(make_control_world(control_options_from_environment()),
+                              {.ranks_per_host = apart ? 1 : 0});
+  }
+
   Communicator ranks_;
   Arena arena_;
 };
-#else
-class ProcessRank {
- public:
-  bool first() const { return true; }
-};
-#endif
 
 std::unique_ptr<ProcessRank> process_rank;  // none where no launcher started this process
 
@@ -171,7 +178,9 @@ void collective(benchmark::State& state, Kind kind) {
   const int calls = static_cast<int>(std::clamp<std::int64_t>((256 << 20) / bytes, 1, 2000));
   std::int64_t received = 0, unused = 0;
   std::vector<std::string> names = {"limit", "threads"};
-  if (process_rank) names.insert(names.end(), {"processes", "library"});
+  const bool by_mpi = launched_by_mpi();
+  if (process_rank) names.emplace_back("processes");
+  if (process_rank && by_mpi) names.emplace_back("library");
   Pairs pairs(std::move(names));
   for (auto round : state) {
     if (!process_rank || process_rank->first()) {
@@ -180,21 +189,18 @@ void collective(benchmark::State& state, Kind kind) {
       pairs.add(1, seconds);
       state.SetIterationTime(seconds / calls);
     }
-#ifdef TESSERA_HAS_MPI
-    if (process_rank) {
-      process_rank->ranks().barrier();
-      pairs.add(2, process_rank->seconds(kind, bytes, calls, false));
-      pairs.add(3, process_rank->seconds(kind, bytes, calls, true));
-      if (!process_rank->first()) state.SetIterationTime(pairs.seconds(3));
-    }
-#endif
+    if (!process_rank) continue;
+    process_rank->ranks().barrier();
+    pairs.add(2, process_rank->seconds(kind, bytes, calls, false));
+    if (by_mpi) pairs.add(3, process_rank->seconds(kind, bytes, calls, true));
+    if (!process_rank->first()) state.SetIterationTime(pairs.seconds(2));
   }
   if (process_rank && !process_rank->first()) return;
   pairs.report(state, 1e-9 * static_cast<double>(bytes) * calls, "GB/s");
   state.counters["received/least"] = static_cast<double>(received) / (static_cast<double>(bytes) / 2);
   if (!process_rank) return;
   state.counters["threads/processes"] = pairs.ratio(2, 1);
-  state.counters["threads/library"] = pairs.ratio(1, 3);
+  if (by_mpi) state.counters["threads/library"] = pairs.ratio(1, 3);
 }
 
 void arguments(benchmark::internal::Benchmark* benchmark) {
@@ -219,15 +225,13 @@ int main(int argc, char** argv) {
   using tessera::process_rank;
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  if (tessera::mpi_available() && tessera::launched_by_mpi())
+  if (tessera::find_launcher() != tessera::Launcher::threads)
     process_rank = std::make_unique<tessera::ProcessRank>();
-#ifdef TESSERA_HAS_MPI
   if (process_rank && process_rank->ranks().world() != 2) {
     if (process_rank->first()) std::fprintf(stderr, "bench_collectives: needs two processes (mpirun -n 2)\n");
     process_rank.reset();
     return 2;
   }
-#endif
   tessera::Silent silent;
   if (process_rank && !process_rank->first())
     benchmark::RunSpecifiedBenchmarks(&silent);
