@@ -70,16 +70,17 @@ typedef tessera_status (*tessera_launch_main)(tessera_world* world, int argc, ch
    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, this process is one rank. Otherwise ranks 0 .. threads-1 are
    threads of this process, as by tessera_run_ranks. Writes one line to stderr that says which, and a message
    if a rank fails. Waits for a peer end after 60 s; tessera_options.deadline_ms changes that for an engine's
-   world. Between processes that a launcher's variables connect, everything passes through rank 0 for now; the
-   line says so. The result is that of tessera_run_ranks, or of this process's rank. main can return it. */
+   world. The result is that of tessera_run_ranks, or of this process's rank. main can return it. */
 tessera_status tessera_launch(int argc, char** argv, int32_t threads, tessera_launch_main rank_main);
 
 /* Makes this process a rank among those that a launcher (mpirun, srun) started. TESSERA_UNSUPPORTED in a
    build without MPI. Destroy the engine before the world. A rank that fails should call tessera_world_fail
    before it destroys them. */
 tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world);
-/* The same for a launcher (torchrun) that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Meant as the
-   `host` of tessera_world_create_nccl. */
+/* The same for a launcher (`tessera launch`, torchrun) that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+   Ranks share memory on a host, and send by UCX between hosts. In a build without UCX what ranks on several
+   hosts exchange passes through rank 0: that is for what is small, such as the `host` of
+   tessera_world_create_nccl. */
 tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world);
 /* Makes a world of the ranks of `host` in which each rank has one GPU and data travel by NCCL. For engines
    whose options.device is TESSERA_CUDA; a single rank needs none. Collective. If it was made within a
