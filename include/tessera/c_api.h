@@ -77,9 +77,9 @@ tessera_status tessera_launch(int argc, char** argv, int32_t threads, tessera_la
    build without MPI. Destroy the engine before the world. A rank that fails should call tessera_world_fail
    before it destroys them. */
 tessera_status tessera_world_create_mpi(int64_t deadline_ms, tessera_world** world);
-/* The same for a launcher (`tessera launch`, torchrun) that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-   Ranks share memory on a host, and send by UCX between hosts. In a build without UCX what ranks on several
-   hosts exchange passes through rank 0: that is for what is small, such as the `host` of
+/* The same for a launcher (`tessera launch`, torchrun) that sets RANK, WORLD_SIZE, MASTER_ADDR and
+   MASTER_PORT. Ranks share memory on a host, and send by UCX between hosts. In a build without UCX what ranks
+   on several hosts exchange passes through rank 0: that is for what is small, such as the `host` of
    tessera_world_create_nccl. */
 tessera_status tessera_world_create_from_variables(int64_t deadline_ms, tessera_world** world);
 /* Makes a world of the ranks of `host` in which each rank has one GPU and data travel by NCCL. For engines
