@@ -129,6 +129,25 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   });
 }
 
+// Only what nodes do may differ, not how many there are or what they come behind. Launches that were made
+// keep what they were given.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
+                                cudaGraphExecUpdateResultInfo* info) {
+  return call_unsafe("cudaGraphExecUpdate", [&] {
+    const auto same_place = [](const Capture::Node& a, const Capture::Node& b) {
+      return a.stream == b.stream && a.behind == b.behind;
+    };
+    const bool same =
+        exec->streams.size() == graph->streams && std::ranges::equal(exec->nodes, graph->nodes, same_place);
+    *info = {.result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged,
+             .errorNode = nullptr,
+             .errorFromNode = nullptr};
+    if (!same) return cudaErrorGraphExecUpdateFailure;
+    exec->nodes = graph->nodes;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return call_runtime("cudaGraphExecDestroy", [&] {
     for (const auto& stream : exec->streams) stream->close();

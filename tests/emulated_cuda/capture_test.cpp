@@ -166,5 +166,43 @@ TEST_F(CaptureRules, ACopyReadsWhenItIsDone) {
   ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
+// Another capture of the same shape takes a graph's place, for launches from then on.
+TEST_F(CaptureRules, AGraphIsUpdatedOnlyToOneOfItsShape) {
+  const auto captured = [&](int value, bool forks) {
+    begin();
+    run(first_, [this, value] { numbers_[0] = value; });
+    if (forks) {
+      EXPECT_EQ(cudaEventRecord(fork_, first_), cudaSuccess);
+      EXPECT_EQ(cudaStreamWaitEvent(second_, fork_, 0), cudaSuccess);
+      run(second_, [] {});
+      EXPECT_EQ(cudaEventRecord(join_, second_), cudaSuccess);
+      EXPECT_EQ(cudaStreamWaitEvent(first_, join_, 0), cudaSuccess);
+    } else {
+      run(first_, [] {});
+    }
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaSuccess);
+    return graph;
+  };
+  const cudaGraph_t one = captured(1, false), two = captured(2, false), forked = captured(3, true);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, one, 0), cudaSuccess);
+  const auto result_of_launch = [&] {
+    EXPECT_EQ(cudaGraphLaunch(exec, first_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+    return numbers_[0];
+  };
+  EXPECT_EQ(result_of_launch(), 1);
+  cudaGraphExecUpdateResultInfo info = {};
+  EXPECT_EQ(cudaGraphExecUpdate(exec, two, &info), cudaSuccess);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateSuccess);
+  EXPECT_EQ(result_of_launch(), 2);
+  EXPECT_EQ(cudaGraphExecUpdate(exec, forked, &info), cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(info.result, cudaGraphExecUpdateErrorTopologyChanged);
+  EXPECT_EQ(result_of_launch(), 2) << "it stays as it was";
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  for (const cudaGraph_t graph : {one, two, forked}) ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 }  // namespace
 }  // namespace tessera::emulated_cuda
