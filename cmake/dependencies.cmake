@@ -59,7 +59,8 @@ if(NOT TESSERA_WITH_ASIO STREQUAL "OFF")
     set(TESSERA_HAS_ASIO TRUE)
     add_library(tessera_asio INTERFACE)
     target_include_directories(tessera_asio SYSTEM INTERFACE ${TESSERA_ASIO_INCLUDE})
-    target_compile_definitions(tessera_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+    # asio finds aligned_alloc or not by what was included before it, and then one source frees what another took.
+    target_compile_definitions(tessera_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
     if(TESSERA_SANITIZE MATCHES thread)
       target_compile_definitions(tessera_asio INTERFACE ASIO_DISABLE_FENCED_BLOCK)  # it knows no fences
     endif()
