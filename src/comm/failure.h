@@ -15,4 +15,7 @@ struct Failure {
   device::Clock::time_point time = device::Clock::now();
 };
 
+// What it says to `rank`: "rank 2 failed: the disk is full".
+std::string told_to(int rank, const Failure& failure);
+
 }  // namespace tessera::comm

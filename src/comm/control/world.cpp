@@ -269,18 +269,9 @@ bool ControlWorld::ended(int rank) const {
 }
 
 void ControlWorld::throw_failed(const std::string& call, const Failure& failure) const {
-  std::string what;
-  if (failure.reporter == rank())
-    what = fmt::format("this rank failed before: {}", failure.message);
-  else if (failure.reporter == failure.culprit)
-    what = fmt::format("rank {} failed: {}", failure.culprit, failure.message);
-  else
-    what = fmt::format("rank {} reported: {}", failure.reporter, failure.message);
   // What the hub found on behalf of the call itself opens with it.
-  if (failure.reporter == rank() && failure.message.starts_with(call))
-    what = failure.message;
-  else
-    what = fmt::format("{}: {}", call, what);
+  const bool of_call = failure.reporter == rank() && failure.message.starts_with(call);
+  const std::string what = of_call ? failure.message : fmt::format("{}: {}", call, told_to(rank(), failure));
   throw CommunicationError(fmt::format("rank {}: {}", rank(), what), failure.culprit);
 }
 

@@ -47,14 +47,8 @@ bool LocalWorld::late(int rank) const {
 
 void LocalWorld::throw_failed(int rank, const std::string& call) const {
   const Failure failure = first_failure().value_or(Failure{});
-  std::string what;
-  if (failure.reporter == rank)
-    what = fmt::format("this rank failed before: {}", failure.message);
-  else if (failure.reporter == failure.culprit)
-    what = fmt::format("rank {} failed: {}", failure.culprit, failure.message);
-  else
-    what = fmt::format("rank {} reported: {}", failure.reporter, failure.message);
-  throw CommunicationError(fmt::format("rank {}: {}: {}", rank, call, what), failure.culprit);
+  throw CommunicationError(fmt::format("rank {}: {}: {}", rank, call, told_to(rank, failure)),
+                           failure.culprit);
 }
 
 void LocalWorld::end(int rank) noexcept {

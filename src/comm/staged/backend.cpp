@@ -278,12 +278,7 @@ ArenaRegistration StagedBackend::register_arena(Arena& arena) {
   return {.direct = true};
 }
 
-std::optional<Failure> StagedBackend::failure() const {
-  const SharedWorld& shared = group_->world()->shared();
-  if (!shared.failed()) return std::nullopt;
-  const SharedFailure found = shared.failure();
-  return Failure{found.reporter, found.culprit, found.message.data()};
-}
+std::optional<Failure> StagedBackend::failure() const { return group_->world()->failure(); }
 bool StagedBackend::ended(int rank) const { return group_->world()->shared().ended(rank); }
 
 void StagedBackend::rethrow_failure(const std::string& call) { group_->world()->rethrow_failure(call); }

@@ -42,16 +42,15 @@ void StagedWorld::look_around() {
 }
 
 void StagedWorld::throw_failed(const std::string& call) const {
-  const SharedFailure failure = shared().failure();
-  const char* const message = failure.message.data();
-  std::string what;
-  if (failure.reporter == rank())
-    what = fmt::format("this rank failed before: {}", message);
-  else if (failure.reporter == failure.culprit)
-    what = fmt::format("rank {} failed: {}", failure.culprit, message);
-  else
-    what = fmt::format("rank {} reported: {}", failure.reporter, message);
-  throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, what), failure.culprit);
+  const Failure failure = this->failure().value_or(Failure{});
+  throw CommunicationError(fmt::format("rank {}: {}: {}", rank(), call, told_to(rank(), failure)),
+                           failure.culprit);
+}
+
+std::optional<Failure> StagedWorld::failure() const {
+  if (!shared().failed()) return std::nullopt;
+  const SharedFailure found = shared().failure();
+  return Failure{found.reporter, found.culprit, found.message.data()};
 }
 
 void StagedWorld::rethrow_failure(const std::string& call) {

@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
+#include "src/comm/failure.h"
 #include "src/comm/staged/arenas.h"
 #include "src/comm/staged/transport.h"
 #include "tessera/communicator.h"
@@ -50,6 +52,7 @@ class StagedWorld {
   void fail(int culprit, const std::string& message);
   // What a wait does now and then: notes processes that died, and what ranks of other hosts say.
   void look_around();
+  std::optional<Failure> failure() const;  // the first
   // `call` is what this rank was doing: it opens the message.
   [[noreturn]] void throw_failed(const std::string& call) const;
   // Looks around, and throws so if the world has failed.
