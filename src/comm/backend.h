@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "src/comm/failure.h"
 #include "tessera/communicator.h"
@@ -87,10 +88,10 @@ class Backend {
   // Throws where the world has failed, as a call would that waits; `call` is what this rank is doing and
   // opens the message. Never waits. From any thread.
   virtual void rethrow_failure(const std::string& call) = 0;
-  // The failure that would be thrown, and whether a rank of the world makes no further calls, as far as this
+  // The failure that would be thrown, and the ranks of the world that make no further calls, as far as this
   // rank knows. Likewise.
   virtual std::optional<Failure> failure() const = 0;
-  virtual bool ended(int rank) const = 0;
+  virtual std::vector<int> ended() const = 0;
 
   virtual bool reaches(DeviceType device) const { return device == DeviceType::cpu || world() == 1; }
   virtual void bind(Stream&, const MostReduced&) {}

@@ -78,7 +78,7 @@ class ThroughHost final : public comm::Backend {
   void meet(const comm::Call&) override { unused(); }
   void rethrow_failure(const std::string&) override { unused(); }
   std::optional<comm::Failure> failure() const override { unused(); }
-  bool ended(int) const override { unused(); }
+  std::vector<int> ended() const override { unused(); }
 
  private:
   [[noreturn]] static void unused() { throw Error("a call that this test does not know"); }

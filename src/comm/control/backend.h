@@ -37,7 +37,7 @@ class ControlBackend final : public Backend {
   void meet(const Call& call) override { collective(call, {}); }
   void rethrow_failure(const std::string& call) override { world_->rethrow_failure(call); }
   std::optional<Failure> failure() const override { return world_->failure(); }
-  bool ended(int rank) const override { return world_->ended(rank); }
+  std::vector<int> ended() const override { return world_->ended(); }
 
   bool wants_shared_arena() const override { return false; }
   ArenaRegistration register_arena(Arena&) override {

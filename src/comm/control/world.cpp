@@ -37,7 +37,7 @@ nanoseconds grace(nanoseconds deadline) {
 }  // namespace
 
 ControlWorld::ControlWorld(const ControlOptions& options, std::int64_t piece_bytes)
-    : options_(options), piece_bytes_(piece_bytes), ended_(options.world, false) {
+    : options_(options), piece_bytes_(piece_bytes) {
   if (options_.rank == 0) hub_ = std::make_unique<ControlHub>(options_);
   try {
     join();
@@ -157,7 +157,7 @@ void ControlWorld::receive() noexcept try {
       const int rank = frame.header.member;
       if (rank < 0 || rank >= options_.world) throw EnvironmentError("a rank that is not of this world");
       const std::lock_guard lock(mutex_);
-      ended_[rank] = true;
+      ended_.push_back(rank);
       continue;
     }
     if (frame.header.kind != FrameKind::reply) throw EnvironmentError("not a frame that rank 0 sends");
@@ -263,9 +263,9 @@ std::optional<Failure> ControlWorld::failure() const {
   return failure_;
 }
 
-bool ControlWorld::ended(int rank) const {
+std::vector<int> ControlWorld::ended() const {
   const std::lock_guard lock(mutex_);
-  return ended_[rank];
+  return ended_;
 }
 
 void ControlWorld::throw_failed(const std::string& call, const Failure& failure) const {

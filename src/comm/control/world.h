@@ -36,7 +36,7 @@ class ControlWorld {
   void fail(int culprit, const std::string& message);
   void rethrow_failure(const std::string& call);
   std::optional<Failure> failure() const;
-  bool ended(int rank) const;
+  std::vector<int> ended() const;
 
  private:
   struct Slot {
@@ -64,7 +64,7 @@ class ControlWorld {
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  IdVector<bool> ended_;                    // by rank
+  std::vector<int> ended_;                  // ranks
   std::map<std::uint64_t, Slot*> slots_;    // calls that wait, by id
   std::map<std::string, int> occurrences_;  // of groups, by arguments
   std::uint64_t last_id_ = 0;

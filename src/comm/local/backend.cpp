@@ -89,7 +89,14 @@ void LocalBackend::recv(void* data, std::int64_t bytes, int from, CallLabel labe
 }
 
 std::optional<Failure> LocalBackend::failure() const { return group_->world().first_failure(); }
-bool LocalBackend::ended(int rank) const { return group_->world().ended(rank); }
+
+std::vector<int> LocalBackend::ended() const {
+  const LocalWorld& world = group_->world();
+  std::vector<int> ranks;
+  for (int rank = 0; world.any_ended() && rank < world.ranks(); ++rank)
+    if (world.ended(rank)) ranks.push_back(rank);
+  return ranks;
+}
 
 void LocalBackend::rethrow_failure(const std::string& call) {
   if (world_->failed()) world_->throw_failed(global_rank(), call);

@@ -34,7 +34,7 @@ class LocalBackend final : public Backend, private Puller {
   void meet(const Call& call) override;
   void rethrow_failure(const std::string& call) override;
   std::optional<Failure> failure() const override;
-  bool ended(int rank) const override;
+  std::vector<int> ended() const override;
   void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override {

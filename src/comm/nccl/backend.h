@@ -40,7 +40,7 @@ class NcclBackend final : public Backend {
   void meet(const Call& call) override { host_->meet(call); }
   void rethrow_failure(const std::string& call) override { host_->rethrow_failure(call); }
   std::optional<Failure> failure() const override { return host_->failure(); }
-  bool ended(int rank) const override { return host_->ended(rank); }
+  std::vector<int> ended() const override { return host_->ended(); }
   bool reaches(DeviceType) const override { return true; }
   void bind(Stream& stream, const MostReduced& most) override;
   void connect_pair() override;

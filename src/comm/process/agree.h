@@ -1,7 +1,6 @@
 // What goes wrong on one rank while a world is made is thrown by all.
 #pragma once
 
-#include <array>
 #include <string>
 
 #include "tessera/communicator.h"
@@ -13,20 +12,19 @@ namespace tessera::comm {
 // rank's number; on all ranks the same.
 template <class Action>
 void do_together(Communicator& host, const char* what, const Action& action) {
-  struct Trouble {
-    std::array<char, 1000> text{};
-  };
-  Trouble own;
+  std::string trouble;
   try {
     action();
   } catch (const Error& error) {
-    std::string_view(error.what()).copy(own.text.data(), own.text.size() - 1);
+    trouble = error.what();
   }
-  IdVector<Trouble> all(host.world());
+  const char own = trouble.empty() ? 0 : 1;
+  IdVector<char> all(host.world());
   host.all_gather(&own, all.data(), sizeof own, {"set-up", what});
   for (int rank = 0; rank < host.world(); ++rank)
-    if (all[rank].text[0] != '\0')
-      throw EnvironmentError("rank " + std::to_string(rank) + ": " + all[rank].text.data());
+    if (all[rank] != 0)
+      throw EnvironmentError("rank " + std::to_string(rank) + ": " +
+                             broadcast_text(host, trouble, rank, {"set-up", what}));
 }
 
 }  // namespace tessera::comm

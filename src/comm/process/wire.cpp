@@ -13,9 +13,7 @@ void HostWire::tell_failure(const SharedFailure& failure) {
 
 void HostWire::listen(SharedWorld& world) {
   Backend& host = *host_.backend();
-  std::vector<int> ended;
-  for (int rank = 0; rank < host_.world(); ++rank)
-    if (host.ended(rank) && !world.ended(rank)) ended.push_back(rank);
+  const std::vector<int> ended = host.ended();
   // Asked for behind that, and noted before it: who fails says so before it ends.
   if (const std::optional<Failure> failure = host.failure())
     world.fail(failure->reporter, failure->culprit, failure->message);

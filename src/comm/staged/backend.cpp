@@ -279,7 +279,14 @@ ArenaRegistration StagedBackend::register_arena(Arena& arena) {
 }
 
 std::optional<Failure> StagedBackend::failure() const { return group_->world()->failure(); }
-bool StagedBackend::ended(int rank) const { return group_->world()->shared().ended(rank); }
+
+std::vector<int> StagedBackend::ended() const {
+  const StagedWorld& world = *group_->world();
+  std::vector<int> ranks;
+  for (int rank = 0; world.shared().any_ended() && rank < world.ranks(); ++rank)
+    if (world.shared().ended(rank)) ranks.push_back(rank);
+  return ranks;
+}
 
 void StagedBackend::rethrow_failure(const std::string& call) { group_->world()->rethrow_failure(call); }
 

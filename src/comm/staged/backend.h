@@ -35,7 +35,7 @@ class StagedBackend final : public Backend {
   void meet(const Call& call) override;
   void rethrow_failure(const std::string& call) override;
   std::optional<Failure> failure() const override;
-  bool ended(int rank) const override;
+  std::vector<int> ended() const override;
   void fail(int culprit, const std::string& message) override;
   void attach(FailureFlag flag) override;
   void set_waiting(bool waiting) override;

@@ -90,7 +90,7 @@ class ThroughGpu final : public comm::Backend {
   void meet(const comm::Call&) override { throw Error("nothing is made over this backend"); }
   void rethrow_failure(const std::string& call) override { bound_.backend()->rethrow_failure(call); }
   std::optional<comm::Failure> failure() const override { return bound_.backend()->failure(); }
-  bool ended(int rank) const override { return bound_.backend()->ended(rank); }
+  std::vector<int> ended() const override { return bound_.backend()->ended(); }
   bool reduces_natively() const override { return bound_.reduces_natively(); }
   bool wants_shared_arena() const override { return bound_.wants_shared_arena(); }
   ArenaRegistration register_arena(Arena& arena) override { return bound_.register_arena(arena); }
