@@ -2,23 +2,21 @@
 #include <fstream>
 #include <functional>
 
+#include "src/comm/this_host.h"
 #include "tessera/communicator.h"
 #include "tessera/id_vector.h"
 #include "tessera/machine.h"
 
 namespace tessera {
-namespace {
 
-std::uint64_t host_hash() {
+std::string comm::this_host() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return std::hash<std::string>{}(host_name() + boot);
+  return host_name() + boot;
 }
 
-}  // namespace
-
 HostPlace place_on_host(Communicator& world) {
-  const std::uint64_t own = host_hash();
+  const std::uint64_t own = std::hash<std::string>{}(comm::this_host());
   IdVector<std::uint64_t> all(world.world());
   world.all_gather(&own, all.data(), sizeof own, {"set-up", "finding hosts"});
   HostPlace place{.rank = 0, .ranks = 0, .members = {}};

@@ -11,6 +11,7 @@
 #include "src/comm/mpi/limit.h"
 #include "src/comm/mpi/wire.h"
 #include "src/comm/staged/backend.h"
+#include "src/comm/staged/hosts.h"
 #include "src/device/time_text.h"
 #include "tessera/id_vector.h"
 
@@ -19,7 +20,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::int64_t kSharedBytesPerRank = std::int64_t{8} << 20;
 constexpr std::int64_t kAlign = 64;
 constexpr const char* kMaking = "making a world of processes";
 constexpr milliseconds kToBeHeard{100};  // before a launcher ends those who hear it
@@ -164,36 +164,25 @@ struct Keeper {
   }
 };
 
-// The ranks by host: of each, the first rank on its host.
-struct Hosts {
-  MPI_Comm here = MPI_COMM_NULL;
-  int rank = 0, ranks = 1, ranks_here = 1;
-  IdVector<int> first_rank;
-
-  bool several() const { return ranks_here != ranks; }
-  std::vector<int> others() const {
-    std::vector<int> result;
-    for (int other = 0; other < ranks; ++other)
-      if (first_rank[other] != first_rank[rank]) result.push_back(other);
-    return result;
-  }
+struct Hosts : comm::RankHosts {
+  MPI_Comm here = MPI_COMM_NULL;  // the ranks of this one
 };
 
 // Collective.
 Hosts find_hosts(MPI_Comm all, const MpiOptions& options) {
   Hosts hosts;
   check_mpi(MPI_Comm_rank(all, &hosts.rank), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(all, &hosts.ranks), "MPI_Comm_size");
+  int ranks = 0;
+  check_mpi(MPI_Comm_size(all, &ranks), "MPI_Comm_size");
   if (options.ranks_per_host > 0)
     check_mpi(MPI_Comm_split(all, hosts.rank / options.ranks_per_host, hosts.rank, &hosts.here),
               "MPI_Comm_split");
   else
     check_mpi(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, hosts.rank, MPI_INFO_NULL, &hosts.here),
               "MPI_Comm_split_type");
-  check_mpi(MPI_Comm_size(hosts.here, &hosts.ranks_here), "MPI_Comm_size");
   int first = hosts.rank;
   check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, hosts.here), "MPI_Bcast");
-  hosts.first_rank = IdVector<int>(hosts.ranks);
+  hosts.first_rank = IdVector<int>(ranks);
   check_mpi(MPI_Allgather(&first, 1, MPI_INT, hosts.first_rank.data(), 1, MPI_INT, all), "MPI_Allgather");
   return hosts;
 }
@@ -216,9 +205,7 @@ std::shared_ptr<comm::StagedWorld> make_world(Mpi& mpi, const MpiOptions& option
   std::optional<comm::MpiLimit> in_time(std::in_place, kMaking, options.deadline);
   mpi.free_unused();
   Hosts hosts = find_hosts(mpi.all(), options);
-  const std::int64_t room =
-      options.shared_bytes > 0 ? options.shared_bytes : hosts.ranks_here * kSharedBytesPerRank;
-  const std::int64_t bytes = comm::SharedWorld::range_bytes(hosts.ranks, room);
+  const std::int64_t bytes = hosts.range_bytes(options.shared_bytes);
   void* base = nullptr;
   const auto window = mpi.allocate(hosts.here, bytes + kAlign, base);
   const auto wire = make_wire(hosts, mpi.all());
@@ -229,17 +216,12 @@ std::shared_ptr<comm::StagedWorld> make_world(Mpi& mpi, const MpiOptions& option
   std::size_t space = static_cast<std::size_t>(bytes + kAlign);
   std::align(kAlign, static_cast<std::size_t>(bytes), base, space);
   auto* const shared = static_cast<comm::SharedWorld*>(base);
-  if (hosts.rank == hosts.first_rank[hosts.rank]) new (shared) comm::SharedWorld(hosts.ranks, bytes);
+  if (hosts.rank == hosts.first()) new (shared) comm::SharedWorld(hosts.ranks(), bytes);
   mpi.meet(options.deadline);
   keeper->shared = shared;
   auto world = std::make_shared<comm::StagedWorld>(
-      comm::StagedWorld::Place{.shared = shared,
-                               .wire = wire,
-                               .transport = wire,
-                               .hosts = hosts.several() ? hosts.first_rank : IdVector<int>(),
-                               .keeper = keeper,
-                               .rank = hosts.rank,
-                               .ranks = hosts.ranks},
+      comm::StagedWorld::Place{
+          .shared = shared, .wire = wire, .transport = wire, .hosts = hosts, .keeper = keeper},
       comm::StagedOptions{.deadline = options.deadline,
                           .delay = options.delay,
                           .waiting = options.waiting,

@@ -38,13 +38,12 @@ std::int64_t blocks_of(std::int64_t bytes) {
 
 bool is_gone(int process) { return kill(process, 0) != 0 && errno == ESRCH; }
 
-// What this process's PID counts in; 0 where the system does not tell.
+}  // namespace
+
 std::uint64_t pid_namespace() {
   struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
-
-}  // namespace
 
 // ---- waits ----
 

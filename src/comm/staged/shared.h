@@ -21,6 +21,9 @@
 
 namespace tessera::comm {
 
+// The namespace that this process's number is of; 0 where the system does not tell.
+std::uint64_t pid_namespace();
+
 // device::Signal for waiters in several processes: the futex is not private, and nothing but the range that
 // it lies in is owned.
 class SharedSignal {

@@ -9,7 +9,7 @@ namespace tessera::comm {
 StagedWorld::StagedWorld(Place place, const StagedOptions& options)
     : place_(std::move(place)),
       options_(options),
-      policy_(device::WaitPolicy::choose(options.waiting, ranks_here())),
+      policy_(device::WaitPolicy::choose(options.waiting, place_.hosts.ranks_here())),
       arenas_(std::make_shared<RegisteredArenas>()) {
   shared().enter(rank());
 }
@@ -19,16 +19,6 @@ StagedWorld::~StagedWorld() {
   shared().end(rank());
   // Who ends because the world has failed is not to be heard of before the failure.
   if (place_.wire && !failed) place_.wire->tell_ended();
-}
-
-int StagedWorld::ranks_here() const {
-  int here = 0;
-  for (int rank = 0; rank < place_.ranks; ++rank) here += is_here(rank) ? 1 : 0;
-  return here;
-}
-
-bool StagedWorld::is_here(int rank) const {
-  return place_.hosts.empty() || place_.hosts[rank] == place_.hosts[place_.rank];
 }
 
 void StagedWorld::fail(int culprit, const std::string& message) {

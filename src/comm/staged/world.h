@@ -9,6 +9,7 @@
 
 #include "src/comm/failure.h"
 #include "src/comm/staged/arenas.h"
+#include "src/comm/staged/hosts.h"
 #include "src/comm/staged/transport.h"
 #include "tessera/communicator.h"
 #include "tessera/id_vector.h"
@@ -29,9 +30,8 @@ class StagedWorld {
     SharedWorld* shared = nullptr;         // of the processes of this host; counts all ranks of the world
     std::shared_ptr<Wire> wire = nullptr;  // none where all are on one host, as the next
     std::shared_ptr<Transport> transport = nullptr;
-    IdVector<int> hosts = {};                // by rank; empty: all on one host
+    RankHosts hosts = {};
     std::shared_ptr<void> keeper = nullptr;  // of the shared range
-    int rank = 0, ranks = 1;
   };
   StagedWorld(Place place, const StagedOptions& options);
   // Tells the others that this rank makes no further calls: a store and a notice, and no wait for anybody.
@@ -39,15 +39,15 @@ class StagedWorld {
   StagedWorld(const StagedWorld&) = delete;
   StagedWorld& operator=(const StagedWorld&) = delete;
 
-  int rank() const { return place_.rank; }
-  int ranks() const { return place_.ranks; }
+  int rank() const { return place_.hosts.rank; }
+  int ranks() const { return place_.hosts.ranks(); }
   const StagedOptions& options() const { return options_; }
   const device::WaitPolicy& policy() const { return policy_; }
   SharedWorld& shared() const { return *place_.shared; }
 
   const std::shared_ptr<RegisteredArenas>& arenas() const { return arenas_; }
   Transport& transport() const { return *place_.transport; }
-  bool is_here(int rank) const;  // on this rank's host
+  bool is_here(int rank) const { return place_.hosts.is_here(rank); }  // on this rank's host
 
   void fail(int culprit, const std::string& message);
   // What a wait does now and then: notes processes that died, and what ranks of other hosts say.
@@ -65,8 +65,6 @@ class StagedWorld {
   GroupKey key_of(const GroupKey& parent, const std::vector<int>& ranks, const std::string& name);
 
  private:
-  int ranks_here() const;
-
   const Place place_;
   const StagedOptions options_;
   const device::WaitPolicy policy_;

@@ -46,8 +46,10 @@ class SharedRange : public ::testing::Test {
   void TearDown() override { munmap(shared_, static_cast<std::size_t>(bytes_)); }
 
   std::shared_ptr<StagedWorld> world_of(int rank, std::chrono::milliseconds deadline = kLong) {
-    return std::make_shared<StagedWorld>(StagedWorld::Place{.shared = shared_, .rank = rank, .ranks = kRanks},
-                                         StagedOptions{.deadline = deadline});
+    return std::make_shared<StagedWorld>(
+        StagedWorld::Place{.shared = shared_,
+                           .hosts = {.rank = rank, .first_rank = IdVector<int>(kRanks, 0)}},
+        StagedOptions{.deadline = deadline});
   }
 
   // Runs `main` in a process that ends without a word; returns at once, or when it has ended.
