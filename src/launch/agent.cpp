@@ -112,26 +112,26 @@ News Agent::serve() {
 }
 
 void Agent::look(News& news) {
-  std::string foreign;
+  bool foreign = false;
   for (const Frame& frame : link_.receive()) try {
       take(frame, news);
     } catch (const json::exception&) {
-      foreign = "it sent something that no launcher of this build sends";
+      foreign = true;
     }
   if (over_) return;
+  if (foreign) link_.lose(fmt::format("it {}", kForeign));
   link_.flush();
-  if (!suspended_) link_.beat(launch_.heartbeat / 4);
-  const bool silent = link_.is_open() && !suspended_ && link_.is_silent(launch_.heartbeat);
-  if (link_.is_open() && !silent && foreign.empty()) {
+  if (!suspended_) {
+    link_.beat(launch_.heartbeat / 4);
+    link_.close_if_silent(launch_.heartbeat);
+  }
+  if (link_.is_open()) {
     if (!begun_ && Clock::now() - since_ > launch_.start)
       throw EnvironmentError(fmt::format("not all hosts were there within {}; host 0 says which are missing",
                                          seconds_text(launch_.start)));
     return;
   }
-  std::string why =
-      silent ? fmt::format("nothing was heard of it for {}", seconds_text(launch_.heartbeat)) : link_.why();
-  if (!foreign.empty()) why = foreign;
-  link_.close();
+  const std::string& why = link_.why();
   if (!begun_) {
     if (Clock::now() - since_ > launch_.start)
       throw EnvironmentError(fmt::format("host 0 gave up before all hosts were there: {}", why));

@@ -1,6 +1,7 @@
 #include "src/launch/host_link.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -82,6 +83,11 @@ std::vector<Frame> HostLink::receive() {
     }
   }
   return frames;
+}
+
+void HostLink::close_if_silent(std::chrono::milliseconds limit) {
+  if (is_open() && Clock::now() - heard_ > limit)
+    lose(fmt::format("nothing was heard of it for {}", seconds_text(limit)));
 }
 
 void HostLink::beat(std::chrono::milliseconds every) {

@@ -32,15 +32,16 @@ class HostLink {
   // What has come. Closes where the other end has ended, or is no launcher: why() says which.
   std::vector<Frame> receive();
   const std::string& why() const { return why_; }
+  // Closes, for why() to say.
+  void lose(const std::string& why);
   // Sends a beat where nothing was said for so long.
   void beat(std::chrono::milliseconds every);
-  bool is_silent(std::chrono::milliseconds limit) const { return Clock::now() - heard_ > limit; }
+  // Closes where nothing was heard for so long; why() says so.
+  void close_if_silent(std::chrono::milliseconds limit);
   void forget_silence() { heard_ = Clock::now(); }
   std::string peer() const;  // the other end's address
 
  private:
-  void lose(const std::string& why);
-
   int socket_ = -1;
   std::string in_, out_, why_;
   Clock::time_point heard_ = Clock::now(), said_ = Clock::now();

@@ -8,20 +8,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
+#include "src/launch/any_address.h"
+#include "src/launch/note.h"
 #include "src/launch/rank_environment.h"
 #include "tessera/error.h"
 
 namespace tessera::launching {
-namespace {
 
 using nlohmann::json;
-
-void note(const std::string& line) { std::fprintf(stderr, "tessera launch: %s\n", line.c_str()); }
-
-}  // namespace
 
 Lead::Lead(const ProcessLaunch& launch) : launch_(launch) {
   if (launch_.hosts > 1) listen();
@@ -47,19 +43,8 @@ void Lead::listen() {
     if (listener_ < 0) continue;  // the system has no IPv6
     const int on = 1, off = 0;
     ::setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const in_port_t port = htons(static_cast<std::uint16_t>(launch_.port));
-    if (family == AF_INET6) {
-      ::setsockopt(listener_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-      sockaddr_in6 any{};
-      any.sin6_family = AF_INET6;
-      any.sin6_port = port;
-      bound = ::bind(listener_, reinterpret_cast<const sockaddr*>(&any), sizeof any);
-    } else {
-      sockaddr_in any{};
-      any.sin_family = AF_INET;
-      any.sin_port = port;
-      bound = ::bind(listener_, reinterpret_cast<const sockaddr*>(&any), sizeof any);
-    }
+    if (family == AF_INET6) ::setsockopt(listener_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    bound = bind_to_any(listener_, family, launch_.port);
     if (bound == 0 && ::listen(listener_, launch_.hosts) == 0) return;
     const int error = errno;
     ::close(listener_);
@@ -100,17 +85,14 @@ void Lead::look_at(Member& member, News& news) {
   for (const Frame& frame : member.link.receive()) try {
       take(member, frame, news);
     } catch (const json::exception&) {
-      note(fmt::format("{} sent something that no launcher of this build sends", from));
-      member.link.close();
+      note(fmt::format("{} {}", from, kForeign));
+      member.link.lose(fmt::format("it {}", kForeign));
     }
   member.link.flush();
   if (!suspended_ && !member.refused) member.link.beat(launch_.heartbeat / 4);
-  const bool silent = member.link.is_open() && !suspended_ && member.link.is_silent(launch_.heartbeat);
-  if (member.link.is_open() && !silent) return;
-  const std::string why = silent
-                              ? fmt::format("nothing was heard of it for {}", seconds_text(launch_.heartbeat))
-                              : member.link.why();
-  member.link.close();
+  if (!suspended_) member.link.close_if_silent(launch_.heartbeat);
+  if (member.link.is_open()) return;
+  const std::string why = member.link.why();
   if (member.host < 0 || over_) return;
   if (!begun_) note(fmt::format("host {} ({}) came and went: {}", member.host, from, why));
   if (begun_ && !member.done)

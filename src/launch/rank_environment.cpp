@@ -1,7 +1,6 @@
 #include "src/launch/rank_environment.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "src/launch/any_address.h"
 #include "tessera/error.h"
 
 namespace tessera::launching {
@@ -30,16 +30,7 @@ bool is_free(int port) {
   for (const int family : {AF_INET6, AF_INET}) {
     const int socket = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (socket < 0) continue;
-    sockaddr_in6 six{};
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(static_cast<std::uint16_t>(port));
-    sockaddr_in four{};
-    four.sin_family = AF_INET;
-    four.sin_port = six.sin6_port;
-    const bool is_six = family == AF_INET6;
-    const void* const address = is_six ? static_cast<const void*>(&six) : &four;
-    const int bound =
-        ::bind(socket, static_cast<const sockaddr*>(address), is_six ? sizeof six : sizeof four);
+    const int bound = bind_to_any(socket, family, port);
     ::close(socket);
     if (bound != 0) return false;
   }

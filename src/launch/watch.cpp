@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <utility>
 
+#include "src/launch/note.h"
 #include "tessera/error.h"
 
 namespace tessera::launching {
@@ -22,8 +22,6 @@ constexpr std::chrono::milliseconds kSweepEach{10};
 constexpr std::chrono::milliseconds kAgain{1'000};
 // How long what the kernel does not let go of is waited for.
 constexpr std::chrono::milliseconds kGone{10'000};
-
-void note(const std::string& line) { std::fprintf(stderr, "tessera launch: %s\n", line.c_str()); }
 
 }  // namespace
 

@@ -43,6 +43,9 @@ struct Hello {
   static Hello from(const nlohmann::json& body);
 };
 
+// Of who sent a frame whose body is not of its kind.
+constexpr const char* kForeign = "sent something that no launcher of this build sends";
+
 nlohmann::json packed(const Loss& loss);
 Loss loss_from(const nlohmann::json& body);
 
