@@ -1,42 +1,13 @@
 #!/usr/bin/env bash
-# three_hosts_test.sh TOOL RANK_PROGRAM: launches on three hosts that are network namespaces of one machine, joined by a
-# bridge; also when a cable is pulled, which no connection tells of. 77, with a word, where this machine allows none.
-set -euo pipefail
+# three_hosts_test.sh TOOL RANK_PROGRAM: launches on three hosts; also when a cable is pulled, which no connection tells of.
+source "$(dirname "$0")/three_hosts.sh"
 tool=$1 program=$2
-if [ "${3:-}" != inside ]; then
-  for needed in unshare nsenter ip; do
-    command -v "$needed" >/dev/null || { echo "skipped: there is no $needed on this machine"; exit 77; }
-  done
-  new=(unshare --net --mount --pid --fork --kill-child --mount-proc)
-  if [ "$(id -u)" -ne 0 ]; then new+=(--map-root-user); fi
-  "${new[@]}" sh -c 'ip link add bridge0 type bridge && ip link add cable0 type veth peer name cable1' 2>/dev/null ||
-    { echo "skipped: this machine refuses namespaces, or bridges in them"; exit 77; }
-  exec "${new[@]}" "$0" "$tool" "$program" inside
-fi
-
-# Inside: all of it goes with the first process of these namespaces.
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-fail() { echo "$*"; tail -n 20 "$folder"/*.txt; exit 1; }
-
-ip link add bridge0 type bridge
-ip link set bridge0 up
-hosts=()
-for host in 0 1 2; do
-  unshare --net sleep 600 &
-  hosts+=($!)
-  until [ "$(readlink "/proc/${hosts[host]}/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-  ip link add "cable$host" type veth peer name eth0 netns "${hosts[host]}"
-  ip link set "cable$host" master bridge0 up
-  nsenter --target "${hosts[host]}" --net sh -c \
-    "ip link set lo up && ip address add 10.77.1.1$host/24 dev eth0 && ip link set eth0 up"
-done
 
 # start HOST COMMAND...
 start() {
   local host=$1
   shift
-  nsenter --target "${hosts[host]}" --net "$tool" launch -n 2 --hosts 3 --host "$host" --at 10.77.1.10:29400 \
+  on_host "$host" "$tool" launch -n 2 --hosts 3 --host "$host" --at 10.77.1.10:29400 \
     --heartbeat 1 --grace 1 -- "$@" >"$folder/out$host.txt" 2>"$folder/err$host.txt" &
   launchers[host]=$!
 }

@@ -21,6 +21,7 @@ suite_program(bitwise_test SOURCES bitwise_test.cpp split_layers_test.cpp LINK t
 
 mpi_script_test(${suite}_launch_test ${CMAKE_CURRENT_SOURCE_DIR}/launch_test.sh)
 add_executable(${suite}_fault_program fault_program.cpp)
+target_include_directories(${suite}_fault_program PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(${suite}_fault_program PRIVATE ${libraries} tessera_comm tessera_flags)
 # suite_fault_test(NAME TEXT HOW RANKS_PER_HOST). Seconds: the deadline is 2; a launcher on a machine that cannot look up
 # its own name takes 5 for each try.

@@ -1,46 +1,16 @@
 #!/usr/bin/env bash
-# three_hosts_test.sh TOOL CONTRACT: ranks on three hosts that are namespaces of one machine, each with a network and
-# processes of its own, joined by a bridge. Runs the contract, and trains: to the bits of threads. 77, with a word, where
-# this machine allows no such hosts.
-set -euo pipefail
+# three_hosts_test.sh TOOL CONTRACT: ranks on three hosts run the contract, and train: to the bits of threads. One that is
+# killed is named by all hosts.
+source "$(dirname "$0")/../../launch/three_hosts.sh"
 tool=$1 contract=$2
-if [ "${3:-}" != inside ]; then
-  for needed in unshare nsenter ip; do
-    command -v "$needed" >/dev/null || { echo "skipped: there is no $needed on this machine"; exit 77; }
-  done
-  new=(unshare --net --mount --pid --fork --kill-child --mount-proc)
-  if [ "$(id -u)" -ne 0 ]; then new+=(--map-root-user); fi
-  "${new[@]}" sh -c 'ip link add bridge0 type bridge && ip link add cable0 type veth peer name cable1' 2>/dev/null ||
-    { echo "skipped: this machine refuses namespaces, or bridges in them"; exit 77; }
-  exec "${new[@]}" "$0" "$tool" "$contract" inside
-fi
-
-# Inside: all of it goes with the first process of these namespaces.
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-fail() { echo "$*"; tail -n 20 "$folder"/*.txt; exit 1; }
-
-ip link add bridge0 type bridge
-ip link set bridge0 up
-hosts=()
-for host in 0 1 2; do
-  unshare --net --pid --mount --fork --kill-child --mount-proc sleep 600 &
-  outer=$!
-  until hosts[host]=$(pgrep --parent "$outer" sleep); do sleep 0.01; done
-  until [ "$(readlink "/proc/${hosts[host]}/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
-  ip link add "cable$host" type veth peer name eth0 netns "${hosts[host]}"
-  ip link set "cable$host" master bridge0 up
-  nsenter --target "${hosts[host]}" --net sh -c \
-    "ip link set lo up && ip address add 10.77.2.1$host/24 dev eth0 && ip link set eth0 up"
-done
 
 # on_all_hosts RANKS COMMAND...: so many ranks on each; sets `status`, the highest of the launchers'
 on_all_hosts() {
   local ranks=$1 launchers=() one
   shift
   for host in 0 1 2; do
-    nsenter --target "${hosts[host]}" --net --mount --pid --wd="$PWD" "$tool" launch -n "$ranks" --hosts 3 --host "$host" \
-      --at 10.77.2.10:29400 --grace 1 -- "$@" >"$folder/out$host.txt" 2>"$folder/err$host.txt" &
+    on_host "$host" "$tool" launch -n "$ranks" --hosts 3 --host "$host" --at 10.77.1.10:29400 --grace 1 -- "$@" \
+      >"$folder/out$host.txt" 2>"$folder/err$host.txt" &
     launchers+=($!)
   done
   status=0
