@@ -28,7 +28,7 @@ void check_count(const Setup& setup, int processes) {
       ranks, ranks == 1 ? "" : "s", processes, processes == 1 ? " was" : "es were", remedy, ranks));
 }
 
-// Of ranks that a launcher's variables connect. GPUs have NCCL for all that is large.
+// The world of ranks that a launcher's variables connect. On GPUs it carries what is small, NCCL all else.
 Communicator world_by_variables(const Setup& setup) {
   ControlOptions options = control_options_from_environment();
   check_count(setup, options.world);

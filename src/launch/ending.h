@@ -15,7 +15,7 @@ struct Ending {
   std::string for_want_of{};  // "for want of memory", where the kernel says so
 
   bool well() const { return status == 0 && signal == 0; }
-  // As a shell reports it: 128 + N for signal N.
+  // The status that a shell reports: 128 + N for signal N.
   int exit_status() const { return signal != 0 ? 128 + signal : status; }
   // "was killed by signal 9 (SIGKILL)".
   std::string text(std::chrono::milliseconds heartbeat) const;

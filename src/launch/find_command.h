@@ -5,7 +5,7 @@
 
 namespace tessera::launching {
 
-// As a shell finds it: a name with a slash is a path, another one is looked for in PATH. Where it is not
+// Finds it as a shell does: a name with a slash is a path, another one is looked for in PATH. Where it is not
 // there and is the name of this process's own program, that one. UsageError where there is no such file, or
 // one that cannot be executed.
 std::string find_command(const std::string& name);

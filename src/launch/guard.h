@@ -11,7 +11,8 @@ namespace tessera::launching {
 
 class Guard {
  public:
-  // Of processes whose environment has all these "NAME=value". EnvironmentError where it cannot be started.
+  // It guards processes whose environment has all these "NAME=value". EnvironmentError where it cannot be
+  // started.
   explicit Guard(const std::vector<std::string>& marks);
   // Sends it away: nothing is left to kill.
   ~Guard();

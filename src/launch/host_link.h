@@ -23,13 +23,13 @@ class HostLink {
   bool is_open() const { return socket_ >= 0; }
   void close() noexcept;
   pollfd wait() const;
-  // Behind what was sent before; as much as the system takes now.
+  // Queues a frame behind those before, and sends as much as the system takes now.
   void send(FrameKind kind, nlohmann::json body = nlohmann::json::object());
   void flush();
   // Nothing is sent behind this. To close at once could take from the other end what was sent last, where
   // something of its own was not read yet: its end is waited for by receive().
   void end_sending() noexcept;
-  // What has come. Closes where the other end has ended, or is no launcher: why() says which.
+  // Returns what has come. Closes where the other end has ended, or is no launcher: why() says which.
   std::vector<Frame> receive();
   const std::string& why() const { return why_; }
   // Closes, for why() to say.

@@ -38,7 +38,7 @@ class HostRanks {
   void add_helper(pid_t process) { helpers_.insert(process); }
   // Throws as start_process() does.
   pid_t start(int rank, const ProcessStart& start);
-  // To the groups of all ranks that live.
+  // Signals the groups of all ranks that live.
   void signal(int number) const noexcept;
   void kill(int rank) const noexcept;
   // Takes note of children that have ended: after each SIGCHLD.

@@ -12,8 +12,9 @@ namespace tessera::launching {
 class MemoryKills {
  public:
   MemoryKills();  // counts from now on
-  // Of a process that SIGKILL ended and nobody has waited for yet: "by the kernel for want of memory" where
-  // its control group has counted a kill, a guess that says so where only the system has; otherwise empty.
+  // Says why a process was killed that SIGKILL ended and nobody has waited for yet: "by the kernel for want
+  // of memory" where its control group has counted a kill, a guess that says so where only the system has;
+  // otherwise empty.
   std::string reason(pid_t process) const;
 
  private:

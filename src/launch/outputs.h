@@ -23,8 +23,8 @@ class Outputs {
   Outputs(const Outputs&) = delete;
   Outputs& operator=(const Outputs&) = delete;
 
-  // For a rank that is started now; valid until the next call. The launcher's standard input is rank 0's,
-  // unless it is a terminal: only programs in the foreground may read that.
+  // The streams of a rank that is started now; they are open until the next call. The launcher's standard
+  // input is rank 0's, unless it is a terminal: only programs in the foreground may read that.
   Streams of(int rank);
   // The rank has these streams now, or will not.
   void close_last();

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// By the system's calls: a stream throws where a process goes while its file is read.
+// Reads by the system's calls: a stream throws where a process goes while its file is read.
 std::string content(const fs::path& file) {
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return {};

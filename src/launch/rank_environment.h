@@ -24,7 +24,7 @@ struct HostPlace {
 std::vector<std::string> rank_variables(const Begin& begin, const HostPlace& place, int local);
 // This process's environment with these instead of what has their names.
 std::vector<std::string> with_variables(const std::vector<std::string>& variables);
-// By which a process of this host's ranks is known, and all that they have started.
+// Variables by which a process of this host's ranks is known, and all that these have started.
 std::vector<std::string> marks(const Begin& begin, const HostPlace& place);
 
 // 16 digits that no other launch has.

@@ -23,7 +23,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-// In the new process: only what is safe behind fork().
+// Runs in the new process, and does only what is safe behind fork().
 [[noreturn]] void become(const ProcessStart& start, char** words, char** environment, pid_t launcher,
                          int report) {
   ::setpgid(0, 0);

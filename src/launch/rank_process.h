@@ -22,7 +22,7 @@ struct ProcessStart {
 // comes. EnvironmentError, and there is no process, where the command cannot be executed.
 pid_t start_process(const ProcessStart& start);
 
-// To the process's group. The process was not waited for yet, so that its number is nobody else's.
+// Signals the process's group. The process was not waited for yet, so that its number is nobody else's.
 void signal_group(pid_t leader, int number) noexcept;
 
 }  // namespace tessera::launching

@@ -13,9 +13,9 @@
 namespace tessera::launching {
 namespace {
 
-// In which the other ranks say what they have noticed.
+// In this time the other ranks say what they have noticed.
 constexpr std::chrono::milliseconds kNotice{500};
-// In which a better cause than a rank's exit status may be heard of.
+// In this time a better cause than a rank's exit status may be heard of.
 constexpr std::chrono::milliseconds kSettle{100};
 constexpr std::chrono::milliseconds kSweepEach{10};
 // `timeout` and launchers signal a process and then its whole group: that is one wish.

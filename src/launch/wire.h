@@ -43,7 +43,7 @@ struct Hello {
   static Hello from(const nlohmann::json& body);
 };
 
-// Of who sent a frame whose body is not of its kind.
+// What is said of a launcher that sent a frame whose body is not of its kind.
 constexpr const char* kForeign = "sent something that no launcher of this build sends";
 
 nlohmann::json packed(const Loss& loss);

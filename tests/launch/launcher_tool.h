@@ -94,12 +94,12 @@ class LauncherTool : public ::testing::Test {
     EXPECT_EQ(::mkfifo(folder_.file("go").c_str(), 0600), 0);
     return tell() + "read line < " + folder_.file("go");
   }
-  // As many as eight ranks, each of which reads a line.
+  // Lets up to eight ranks go, each of which reads a line.
   void let_go() {
     go_ = ::open(folder_.file("go").c_str(), O_RDWR | O_CLOEXEC);
     EXPECT_EQ(::write(go_, "\n\n\n\n\n\n\n\n", 8), 8);
   }
-  // In front of a script that process_of() is asked about.
+  // What a script begins with that process_of() is asked about.
   std::string tell() const { return "echo $$ > " + folder_.file("pid") + "$RANK; "; }
 
   TemporaryFolder folder_;

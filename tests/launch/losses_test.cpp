@@ -79,7 +79,7 @@ TEST_F(LaunchLosses, AreNamedByTheirCause) {
   EXPECT_THAT(result.err, HasSubstr("rank 2"));
 }
 
-// Of two that end at once the killed one is the cause.
+// Where two ranks end at once, the killed one is the cause.
 TEST_F(LaunchLosses, PreferASignalToAStatus) {
   const Result result = run_shell({"-n", "2"}, "[ $RANK = 0 ] && exit 1; sleep 0.02; kill -9 $$");
   EXPECT_EQ(result.status, 128 + SIGKILL) << result.err;
@@ -124,7 +124,8 @@ class MemoryGroup {
 TEST_F(LaunchLosses, ForWantOfMemory) {
   const MemoryGroup group;
   if (group.folder().empty()) GTEST_SKIP() << "this user may not limit the memory of a control group";
-  // As in a container, whose control group the launcher is in, too. The rank is by far the largest there.
+  // It is as in a container, whose control group the launcher is in, too. The rank is by far the largest
+  // there.
   const Result result = finish_process(
       start_process({"/bin/sh", "-c",
                      "echo $$ > " + group.folder() +

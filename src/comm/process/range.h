@@ -20,7 +20,7 @@ class SharedRange {
   SharedRange& operator=(const SharedRange&) = delete;
 
   void* base() const { return base_; }
-  // For other processes, which open it before close().
+  // What other processes open, before close().
   SharedDescriptor descriptor() const { return SharedDescriptor::of(file_); }
   // It stays mapped.
   void close() noexcept;

@@ -47,9 +47,9 @@ class UcxTransport final : public Transport {
   UcxTransport(const UcxTransport&) = delete;
   UcxTransport& operator=(const UcxTransport&) = delete;
 
-  // Where this rank listens, until connect() has returned.
+  // The address at which this rank listens until connect() has returned.
   HostAddress place() const;
-  // To these, by rank, which do the same; EnvironmentError where one is not there by the deadline.
+  // Connects with these, by rank, which do the same. EnvironmentError where one is not there by the deadline.
   void connect(const std::map<int, HostAddress>& others, std::chrono::nanoseconds deadline);
 
   std::unique_ptr<Transfers> transfers(int slots) override;
@@ -216,7 +216,7 @@ UcxTransport::~UcxTransport() {
   ucx().ucp_cleanup(context_);
 }
 
-// What a send has left with UCX, which is lost where a connection is closed by force.
+// Sends what calls have left with UCX: it is lost where a connection is closed by force.
 void UcxTransport::send_the_rest() {
   std::vector<void*> flushes;
   for (const auto& [rank, peer] : peers_) {
@@ -231,7 +231,7 @@ void UcxTransport::send_the_rest() {
   for (void* const flush : flushes) ucx().ucp_request_free(flush);
 }
 
-// By force, which waits for nobody: whether a peer is there is not known.
+// Closes by force, which waits for nobody: whether a peer is there is not known.
 void UcxTransport::close_connections() {
   for (auto& [rank, peer] : peers_) {
     if (peer.endpoint == nullptr) continue;
@@ -347,7 +347,7 @@ std::shared_ptr<Transport> make_transport(Communicator& host, const std::string&
   std::map<int, HostAddress> others;
   for (int rank = 0; rank < host.world(); ++rank)
     if (rank != host.rank()) others[rank] = places[rank];
-  // Less than the deadline of the call that tells of it.
+  // A rank that waits in vain says so before the deadline of the call in which the others hear of it.
   do_together(host, kWhat, [&] { transport->connect(others, host.deadline() / 2); });
   return transport;
 }

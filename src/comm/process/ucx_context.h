@@ -8,7 +8,8 @@
 
 namespace tessera::comm {
 
-// For tagged messages to so many peers through a network device; the caller gives it back by ucp_cleanup().
+// Makes a context for tagged messages to so many peers through a network device. The caller gives it back by
+// ucp_cleanup().
 // Variables of UCX in the environment (UCX_TLS, ...) come before what is set here. EnvironmentError where UCX
 // refuses.
 ucp_context_h make_context(const std::string& device, int peers);

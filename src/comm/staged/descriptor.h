@@ -12,7 +12,7 @@ struct SharedDescriptor {
   int descriptor = -1;                  // in that process; -1: there is none
   std::uint64_t device = 0, inode = 0;  // of the file, to tell it from another process's of the same number
 
-  // Of this process; without a descriptor where the system does not tell.
+  // Describes one of this process; `descriptor` is -1 where the system does not tell what it is.
   static SharedDescriptor of(int descriptor);
   // The same file in this process, by open(2)'s `flags`; the caller closes it. EnvironmentError, calling the
   // file `what`, where the system refuses or there is another file.

@@ -9,7 +9,7 @@
 
 namespace tessera::comm {
 
-// As one rank sees it.
+// The hosts of a world, as one rank sees them.
 struct RankHosts {
   int rank = 0;                   // this one
   IdVector<int> first_rank = {};  // of each rank, the first rank on its host
@@ -26,7 +26,7 @@ struct RankHosts {
       if (!is_here(other)) result.push_back(other);
     return result;
   }
-  // Of the range that this host's ranks share, with `room_bytes` for groups; 0: 8 MiB a rank.
+  // How large the range is that this host's ranks share, with `room_bytes` for groups; 0: 8 MiB a rank.
   std::int64_t range_bytes(std::int64_t room_bytes) const {
     constexpr std::int64_t kRoomPerRank = std::int64_t{8} << 20;
     return SharedWorld::range_bytes(ranks(), room_bytes > 0 ? room_bytes : ranks_here() * kRoomPerRank);

@@ -11,13 +11,13 @@
 
 namespace tessera::comm {
 
-// Of tags from `first` on, as many as there are up to `last`. From any thread.
+// Has the tags from `first` to `last`. Any thread may call it.
 class GroupTags {
  public:
   GroupTags(std::uint64_t first, std::uint64_t last)
       : first_(first), groups_((last - first) / Transport::kGroupTags) {}
 
-  // As in Transport.
+  // These two do what Transport says of take_tags() and give_back_tags().
   std::uint64_t take(const GroupKey& key, const std::string& name, const std::vector<int>& ranks);
   void give_back(const GroupKey& key);
 

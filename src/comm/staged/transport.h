@@ -37,12 +37,12 @@ class Transfers {
   // Moves on what can move on, without waiting. Returns whether all slots are free.
   virtual bool poll() = 0;
   virtual bool busy(int slot) const = 0;
-  // Of a world that has failed: ends what has begun, without its peers. Whether nothing refers any more to
+  // Ends what has begun, without its peers; the world has failed. Returns whether nothing refers any more to
   // what is sent and received.
   virtual bool abandon() = 0;
 };
 
-// From any thread.
+// Carries messages. Any thread may call it.
 class Transport {
  public:
   static constexpr int kGroupTags = 4;
@@ -57,7 +57,7 @@ class Transport {
   virtual void give_back_tags(const GroupKey& key) = 0;
 };
 
-// From any thread; waits a moment at most.
+// Carries news of failures and ends. Any thread may call it; a call waits a moment at most.
 class Wire {
  public:
   virtual ~Wire() = default;

@@ -15,7 +15,7 @@ BackendUnderTest threads_of(const std::string& name, int world, const ProcessOpt
   return {.name = name, .world = world, .run = std::bind_front(run_in_threads, make)};
 }
 
-// As threads, unless processes were started: then as these.
+// Ranks are threads, unless processes were started: then these.
 std::vector<BackendUnderTest> worlds(const std::vector<int>& of_threads) {
   std::vector<BackendUnderTest> made;
   if (launched_by_variables()) {

@@ -225,7 +225,7 @@ TEST_F(Arenas, ServeEveryCommunicatorOfTheirRanksUntilTheyGo) {
   });
 }
 
-// Of one sender by shared memory, so often that a receiver is now and then interrupted between two looks.
+// One sender sends by shared memory so often that a receiver is now and then interrupted between two looks.
 using SharedMessages = OfProcesses;
 TEST_F(SharedMessages, ReachThoseTheyAreFor) {
   run_staged({}, [](Communicator world) {
