@@ -120,8 +120,9 @@ void MpiWire::tell_failure(const SharedFailure& failure) {
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
 }
 
-void MpiWire::tell_ended() {
-  if (finalized()) return;
+// The failure has been told, and says more.
+void MpiWire::tell_ended(bool failed) {
+  if (failed || finalized()) return;
   for (const int other : others_) {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Isend(nullptr, 0, MPI_BYTE, other, kEndedTag, messages_, &request);

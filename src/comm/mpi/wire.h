@@ -32,7 +32,7 @@ class MpiWire final : public Wire, public Transport {
 
   // Wire; returns when it is on its way, or after a moment.
   void tell_failure(const SharedFailure& failure) override;
-  void tell_ended() override;
+  void tell_ended(bool failed) override;
   void listen(SharedWorld& world) override;
 
  private:

@@ -1,6 +1,7 @@
 #include "src/comm/process/wire.h"
 
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "src/comm/backend.h"
@@ -9,6 +10,12 @@ namespace tessera::comm {
 
 void HostWire::tell_failure(const SharedFailure& failure) {
   host_.backend()->fail(failure.culprit, failure.message.data());
+}
+
+void HostWire::tell_ended(bool failed) {
+  constexpr std::chrono::milliseconds kMoment{500}, kBetweenLooks{1};
+  for (device::Patience patience(kMoment); failed && !host_.backend()->failure() && !patience.over();)
+    std::this_thread::sleep_for(kBetweenLooks);
 }
 
 void HostWire::listen(SharedWorld& world) {

@@ -12,7 +12,9 @@ class HostWire final : public Wire {
   explicit HostWire(Communicator host) : host_(std::move(host)) {}
 
   void tell_failure(const SharedFailure& failure) override;
-  void tell_ended() override {}  // that `host` is let go says so
+  // That `host` is let go says so. Where another rank was the first to say that the world has failed, it may
+  // not have told `host` yet: this waits until it has, a moment at most.
+  void tell_ended(bool failed) override;
   void listen(SharedWorld& world) override;
 
  private:

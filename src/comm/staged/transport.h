@@ -62,7 +62,8 @@ class Wire {
  public:
   virtual ~Wire() = default;
   virtual void tell_failure(const SharedFailure& failure) = 0;
-  virtual void tell_ended() = 0;
+  // This rank makes no further calls. Where the world has failed, the others hear of that first.
+  virtual void tell_ended(bool failed) = 0;
   // Notes in `world` what others told.
   virtual void listen(SharedWorld& world) = 0;
 };

@@ -17,8 +17,7 @@ StagedWorld::StagedWorld(Place place, const StagedOptions& options)
 StagedWorld::~StagedWorld() {
   const bool failed = shared().failed();
   shared().end(rank());
-  // Who ends because the world has failed is not to be heard of before the failure.
-  if (place_.wire && !failed) place_.wire->tell_ended();
+  if (place_.wire) place_.wire->tell_ended(failed);
 }
 
 void StagedWorld::fail(int culprit, const std::string& message) {

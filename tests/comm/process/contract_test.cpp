@@ -1,6 +1,10 @@
 // The contract, for ranks that share memory without MPI: as threads, and by launch.sh as processes.
 #include <functional>
+#include <optional>
+#include <thread>
 
+#include "src/comm/backend.h"
+#include "src/comm/process/wire.h"
 #include "tests/comm/control/threads.h"
 #include "tests/comm/processes.h"
 #include "tests/comm/staged/contract.h"
@@ -38,6 +42,21 @@ std::string name_of_test(const ::testing::TestParamInfo<BackendUnderTest>& test)
 
 INSTANTIATE_TEST_SUITE_P(Process, CommunicatorContract, ::testing::ValuesIn(worlds({1, 2, 3})), name_of_test);
 INSTANTIATE_TEST_SUITE_P(Process, CommunicatorErrors, ::testing::ValuesIn(worlds({2, 3})), name_of_test);
+
+// Of two ranks of a host that fail, the second may end before the first has told other hosts why.
+TEST(HostWire, WhoEndsInAWorldThatFailedIsNotHeardOfBeforeTheFailure) {
+  const auto rank_main = [](Communicator world) {
+    if (world.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      return world.fail("the disk is full");
+    }
+    comm::HostWire(world).tell_ended(true);
+    const std::optional<comm::Failure> failure = world.backend()->failure();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->message, "the disk is full");
+  };
+  run_in_threads(make_control_world, 2, {}, rank_main, nullptr);
+}
 
 }  // namespace
 
